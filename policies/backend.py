@@ -1,0 +1,99 @@
+"""The seam: what the loop asks of a world, simulated or real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+from policies.memory.ops import Op
+from policies.serving.sequence import Sequence
+from policies.types import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Ops to carry out in order: all of them or none."""
+
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One step to run, perhaps several times over.
+
+    Attributes:
+        work: integer aggregates of the first step.
+        rows: each sequence with its number of new tokens, in execution order.
+        swap_out_bytes, swap_in_bytes: KV that crosses the link before the first step starts.
+    """
+
+    work: Work
+    rows: Seq[tuple[Sequence, int]]
+    swap_out_bytes: int = 0
+    swap_in_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """A submission that has finished: one entry a step in each list.
+
+    Attributes:
+        start_ns: when its first step started.
+        ends_ns: when each step ended.
+        compute_ns: device time of each, waits excluded (layers and head).
+        stall_ns: time the computation of each waited for fetched layers.
+        rest_ns: the part of each outside the layers: head, sampling, host.
+        swap_ns, remap_ns: waits before the first step, for swapped KV and for changed mappings.
+    """
+
+    lane: int
+    start_ns: int
+    ends_ns: Seq[int]
+    compute_ns: Seq[int]
+    stall_ns: Seq[int]
+    rest_ns: Seq[int]
+    swap_ns: int = 0
+    remap_ns: int = 0
+
+
+class Backend(Protocol):
+    """A world in which steps take time and memory can be moved.
+
+    A lane is a model. Submissions of one lane run in order; lanes run side by side or,
+    under temporal sharing, one at a time (the engine sees to that).
+    """
+
+    @property
+    def now_ns(self) -> int:
+        """The present, never decreasing."""
+        ...
+
+    def apply(self, change: Change) -> None:
+        """Carry out the ops. Loads go on in the background (see ``landed``).
+
+        Raises:
+            HbmOverdrawn: it did not fit; nothing was changed.
+        """
+        ...
+
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
+        """Start at most ``n_steps`` repetitions of a batch; stop after the first that ends at or after ``stop_ns``.
+
+        In a repetition every sequence decodes its next token.
+
+        Raises:
+            ValueError: the lane is busy, or ``n_steps`` > 1 for a batch with prefill tokens.
+        """
+        ...
+
+    def advance(self, until_ns: int | None) -> StepReport | None:
+        """Go on to the next finished submission, else to ``until_ns`` exactly.
+
+        A finish at ``until_ns`` is reported. ``None`` as a bound needs a submission in flight.
+        """
+        ...
+
+    def landed(self) -> tuple[tuple[int, int], ...]:
+        """(model, layer) of loads that are complete and were not told before, in order of completion."""
+        ...

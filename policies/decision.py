@@ -1,0 +1,53 @@
+"""What a policy answers: a target state, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from policies.memory.residency import Target
+
+
+class Reason(Enum):
+    """Why a decision is what it is; results count these."""
+
+    NO_LENDING = "this policy does not lend"
+    LEND_INACTIVE = "a layer of an inactive model is lent"
+    LEND_ACTIVE = "a layer of the active model is lent"
+    ONE_A_STEP = "the layers of this step are lent already"
+    AT_CAP = "every model is at its cap"
+    WOULD_STALL = "one more layer would make a decode step wait"
+    LINK_FULL = "the running models together would overload the link"
+    REVERT = "a lent range is empty and goes back"
+    WAITING_TO_REVERT = "a lent range is empty, but not for long enough"
+    IN_USE = "every lent range is in use"
+    RESHAPE = "the same loans with other cycling layers or slots"
+    RECLAIM = "the model whose turn it is takes its layers back"
+    NOTHING = "nothing to change"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A target state with its reason. Applying it twice changes nothing.
+
+    Attributes:
+        targets: the wanted residency of every model, in their order.
+        reason: why.
+        quiet_steps: steps for which this kind of question need not be asked again,
+            unless blocks become free or the memory changes; at least 1.
+        policy_memory: comes back in the next view.
+        preempt: requests that must not go on running (they are recomputed later).
+        migrate: blocks in ranges that this decision withdraws move to free blocks of the
+            same model instead of keeping the range.
+    """
+
+    targets: tuple[Target, ...]
+    reason: Reason
+    quiet_steps: int = 1
+    policy_memory: object = None
+    preempt: tuple[int, ...] = ()
+    migrate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.quiet_steps < 1:
+            raise ValueError(f"quiet_steps={self.quiet_steps} must be at least 1")

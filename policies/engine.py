@@ -1,0 +1,271 @@
+"""The loop: arrivals in, steps composed, run and accounted, in either world.
+
+One iteration is: take what has arrived; let each lane that may run compose a step;
+submit it; go on to the next finish or arrival; account what has finished. Everything
+that decides is asked here and nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from enum import Enum
+
+from policies.backend import Backend, StepReport
+from policies.journal import Journal
+from policies.lane import Lane, TrueLengths, batch_of
+from policies.memory.ledger import Ledger
+from policies.memory.relief import Relief
+from policies.policy import Policy
+from policies.serving.scheduler import Step
+from policies.serving.sequence import Sequence, State
+from policies.serving.tenancy import TemporalSharing
+from policies.serving.tokens import TokenClock
+from policies.types import Arrival, HardwareProfile
+from policies.view import Ask
+
+
+class Outcome(Enum):
+    """How a run ended."""
+
+    DONE = "every request finished or was dropped"
+    STUCK = "requests are left that can never run"
+    STOPPED = "the limit of steps was reached"
+
+
+class Engine:
+    """Serves arrivals on a backend.
+
+    Args:
+        lanes: the models, ``lanes[i].index == i``.
+        truth: the true output lengths, whose ``stopped`` the lanes' schedulers were given.
+        policy: who may hold which memory.
+        tenancy: who runs when.
+        ledger: the books of HBM, everything at home.
+        backend: the world.
+        journal: is told what happens.
+        leaps: submit identical decode steps together; results do not depend on it.
+        max_steps: stop after so many steps (``None``: never).
+        use_every_ns: how often the use of HBM is told to the journal, besides every change.
+    """
+
+    def __init__(
+        self,
+        *,
+        lanes: Seq[Lane],
+        truth: TrueLengths,
+        policy: Policy,
+        tenancy: TemporalSharing,
+        ledger: Ledger,
+        backend: Backend,
+        hardware: HardwareProfile,
+        journal: Journal,
+        leaps: bool = True,
+        max_steps: int | None = None,
+        use_every_ns: int = 100_000_000,
+    ) -> None:
+        self.n_steps = 0
+        self.active: frozenset[int] = frozenset()
+        self._lanes = lanes
+        self._truth = truth
+        self._policy = policy
+        self._tenancy = tenancy
+        self._backend = backend
+        self._journal = journal
+        self._leaps = leaps
+        self._max_steps = max_steps
+        self._use_every_ns = use_every_ns
+        self._next_use_ns = 0
+        self._current: int | None = None
+        self._turn_began_ns = 0
+        self._next: Arrival | None = None
+        self._tokens = [TokenClock(lane.index, journal) for lane in lanes]
+        self._relief = Relief(
+            lanes=lanes,
+            policy=policy,
+            ledger=ledger,
+            backend=backend,
+            hardware=hardware,
+            journal=journal,
+            clock=self,
+        )
+
+    def run(self, arrivals: Iterator[Arrival]) -> Outcome:
+        """Serve every arrival (nondecreasing ``arrival_ns``) to its end.
+
+        At one instant a finish is accounted before an arrival is taken, and an arrival
+        is taken before a step is composed.
+
+        Raises:
+            ValueError: arrivals go back in time.
+        """
+        self._next = next(arrivals, None)
+        while True:
+            self._take(arrivals)
+            if self._max_steps is not None and self.n_steps >= self._max_steps:
+                return Outcome.STOPPED
+            if self._in_flight() is None and not self._start():
+                if self._next is None:
+                    return Outcome.STUCK if any(lane.has_work for lane in self._lanes) else Outcome.DONE
+                self._rest()
+                self._backend.advance(self._next.request.arrival_ns)
+                self._relief.publish_landed()
+                continue
+            report = self._backend.advance(None)
+            assert report is not None, "a submission is in flight"
+            self._finish(self._lanes[report.lane], report)
+
+    def _take(self, arrivals: Iterator[Arrival]) -> None:
+        now_ns = self._backend.now_ns
+        while self._next is not None and self._next.request.arrival_ns <= now_ns:
+            arrival, self._next = self._next, next(arrivals, None)
+            self._truth.learn(arrival)
+            lane = self._lanes[arrival.request.model]
+            lane.scheduler.add(Sequence(arrival.request))
+            lane.blocked = False
+            if self._next is not None and self._next.request.arrival_ns < arrival.request.arrival_ns:
+                raise ValueError(
+                    f"request {self._next.request.request_id} arrives at {self._next.request.arrival_ns} ns, "
+                    f"before request {arrival.request.request_id}; sort the arrivals"
+                )
+
+    def _in_flight(self) -> Lane | None:
+        return next((lane for lane in self._lanes if lane.in_flight), None)
+
+    def _start(self) -> bool:
+        """Let the lane whose turn it is compose and submit a step; try the others if it cannot."""
+        while (lane := self._choose()) is not None:
+            if self._relief.anything_lent:
+                self._relief.consult(lane, Ask.EASE)
+            if self._compose(lane):
+                return True
+            lane.blocked = True
+        return False
+
+    def _choose(self) -> Lane | None:
+        now_ns = self._backend.now_ns
+        ready = [lane.has_work and not lane.blocked for lane in self._lanes]
+        chosen = self._tenancy.choose(self._current, now_ns - self._turn_began_ns, ready)
+        if chosen is None:
+            return None
+        lane = self._lanes[chosen]
+        if chosen != self._current:
+            self._switch_to(lane)
+        elif now_ns - self._turn_began_ns >= self._tenancy.quantum_ns:
+            self._turn_began_ns = now_ns  # nobody else has work: its next turn begins
+        return lane
+
+    def _switch_to(self, lane: Lane) -> None:
+        """Give the turn to a lane. The one that leaves has its pending stop checks run first."""
+        now_ns = self._backend.now_ns
+        if self._current is not None:
+            self._retire(self._lanes[self._current])
+            self._tokens[lane.index].resumed(now_ns)
+        self._current = lane.index
+        self._turn_began_ns = now_ns
+        self.active = frozenset({lane.index})
+        if self._relief.anything_lent:
+            self._relief.consult(lane, Ask.ACTIVATE)
+
+    def _compose(self, lane: Lane) -> bool:
+        """Compose a step of the lane and submit it; whether there was one."""
+        scheduler, now_ns = lane.scheduler, self._backend.now_ns
+        while True:
+            lane.asked.clear()
+            step = scheduler.compose(now_ns, lambda n_short, ask: self._relief.grant(lane, n_short, ask))
+            self._journal.composed(lane.index, now_ns, step, scheduler)
+            if step.dropped:
+                self._gone(lane, step.dropped)
+            retired = scheduler.is_async and self._retire(lane)
+            if step.rows:
+                break
+            if not (retired or step.dropped or step.preempted):
+                return False
+        batch = batch_of(step, lane.block_bytes)
+        lane.in_flight = (step, batch)
+        n_steps = 1 if retired else self._n_repeats(lane, step)
+        self._backend.submit(lane.index, batch, n_steps, self._stop_ns())
+        return True
+
+    def _n_repeats(self, lane: Lane, step: Step) -> int:
+        """Steps for which nothing can change: no finish, no block missing, no question due."""
+        if not self._leaps:
+            return 1
+        n_steps = lane.scheduler.n_repeats(step)
+        if n_steps == 1:
+            return 1
+        for seq, _ in step.rows:
+            n_steps = min(n_steps, self._truth.n_left(seq))
+        for ask in lane.asked:
+            n_steps = min(n_steps, lane.quiet_until.get(ask, 0) - self.n_steps)
+        if self._relief.anything_lent:
+            n_steps = min(n_steps, lane.quiet_until.get(Ask.EASE, 0) - self.n_steps)
+        if self._max_steps is not None:
+            n_steps = min(n_steps, self._max_steps - self.n_steps)
+        return max(1, n_steps)
+
+    def _stop_ns(self) -> int:
+        """When a submission must stop to look around: to tell the use of HBM, at the next arrival, at the end of
+        a contested turn."""
+        bounds = [self._next_use_ns]
+        if self._next is not None:
+            bounds.append(self._next.request.arrival_ns)
+        others = (lane for lane in self._lanes if lane.index != self._current)
+        if any(lane.has_work and not lane.blocked for lane in others):
+            bounds.append(self._turn_began_ns + self._tenancy.quantum_ns)
+        return min(bounds)
+
+    def _finish(self, lane: Lane, report: StepReport) -> None:
+        """Account a finished submission: tokens, measurements, ends, landed loads."""
+        assert lane.in_flight is not None
+        step, batch = lane.in_flight
+        lane.in_flight = None
+        n_steps = len(report.ends_ns)
+        self.n_steps += n_steps
+        lane.last_active_step = self.n_steps
+        lane.scheduler.ran(step, n_steps, report.ends_ns[-1])
+        self._journal.ran(lane.index, batch, report)
+        self._date_tokens(lane, step, report)
+        if self._policy.lends:
+            _measure(lane, step, report)
+        if not lane.scheduler.is_async:
+            self._retire(lane)
+        self._relief.publish_landed()
+        if report.ends_ns[-1] >= self._next_use_ns:
+            self._next_use_ns = report.ends_ns[-1] + self._use_every_ns
+            self._relief.publish_use()
+
+    def _date_tokens(self, lane: Lane, step: Step, report: StepReport) -> None:
+        mute = {id(prefill.seq) for prefill in step.prefills if not prefill.samples}
+        seqs = [seq for seq, _ in step.rows if id(seq) not in mute] if mute else [seq for seq, _ in step.rows]
+        clock = self._tokens[lane.index]
+        clock.sampled(seqs, report, has_prefill=bool(step.prefills))
+        if step.prefills:
+            clock.prefilled(report.ends_ns[-1])
+
+    def _retire(self, lane: Lane) -> bool:
+        """Run the stop checks that are due; whether anything finished."""
+        finished = lane.scheduler.retire()
+        if finished:
+            self._gone(lane, finished)
+        return bool(finished)
+
+    def _gone(self, lane: Lane, seqs: Seq[Sequence]) -> None:
+        for seq in seqs:
+            seq.finish_ns = self._backend.now_ns if seq.state is State.DROPPED else seq.last_token_ns
+            self._truth.forget(seq)
+        self._journal.retired(lane.index, self._backend.now_ns, seqs, lane.scheduler)
+        self._relief.blocks_became_free()
+
+    def _rest(self) -> None:
+        """No model has work: let the policy put things back while the link is free."""
+        while self._current is not None and self._relief.anything_lent:
+            if not self._relief.consult(self._lanes[self._current], Ask.IDLE):
+                return
+
+
+def _measure(lane: Lane, step: Step, report: StepReport) -> None:
+    if step.prefills:
+        lane.estimates.saw_prefill(report.compute_ns[-1])
+    else:
+        lane.estimates.saw_decodes(len(step.rows), report.compute_ns, report.rest_ns)

@@ -1,0 +1,95 @@
+"""One model as it is served: its scheduler, its measurements, and what it has in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from policies.backend import Batch
+from policies.memory.layout import KvLayout
+from policies.serving.estimates import StepEstimates
+from policies.serving.scheduler import Scheduler, Step
+from policies.serving.sequence import Sequence
+from policies.types import Arrival, ModelShape, Work
+from policies.view import Ask
+
+
+class TrueLengths:
+    """How many tokens each request will really produce: for the engine alone.
+
+    Schedulers ask ``stopped``, as a server learns of an end only when it comes.
+    """
+
+    def __init__(self) -> None:
+        self._n_tokens: dict[int, int] = {}
+
+    def learn(self, arrival: Arrival) -> None:
+        """Take in a request that has arrived."""
+        self._n_tokens[arrival.request.request_id] = arrival.n_output_tokens
+
+    def stopped(self, seq: Sequence) -> bool:
+        """Whether the sequence has produced its last token."""
+        return seq.n_output >= self._n_tokens[seq.request.request_id]
+
+    def n_left(self, seq: Sequence) -> int:
+        """Tokens that it will still produce."""
+        return self._n_tokens[seq.request.request_id] - seq.n_output
+
+    def forget(self, seq: Sequence) -> None:
+        """The sequence is gone."""
+        del self._n_tokens[seq.request.request_id]
+
+
+@dataclass(slots=True, kw_only=True)
+class Lane:
+    """A model's place in the engine (mutable).
+
+    Attributes:
+        quiet_until: for each kind of question the step before which it is not asked again.
+        asked: kinds of question that came up while the present step was composed.
+        blocked: nothing can run until something changes.
+    """
+
+    index: int
+    shape: ModelShape
+    scheduler: Scheduler
+    layout: KvLayout
+    block_bytes: int
+    priority: int | None = None
+    estimates: StepEstimates = field(default_factory=StepEstimates)
+    in_flight: tuple[Step, Batch] | None = None
+    last_active_step: int | None = None
+    quiet_until: dict[Ask, int] = field(default_factory=dict[Ask, int])
+    asked: set[Ask] = field(default_factory=set[Ask])
+    blocked: bool = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request waits, runs or is swapped out."""
+        scheduler = self.scheduler
+        return bool(scheduler.n_running or scheduler.n_waiting or scheduler.n_swapped)
+
+
+def batch_of(step: Step, block_bytes: int) -> Batch:
+    """Add up what a composed step computes and copies."""
+    n_prefill = len(step.prefills)
+    n_decode = len(step.rows) - n_prefill
+    prefilling = {id(prefill.seq) for prefill in step.prefills}
+    contexts = sum(seq.n_tokens for seq, _ in step.rows if id(seq) not in prefilling) if n_decode else 0
+    pairs = 0
+    for prefill in step.prefills:
+        before = prefill.seq.n_computed
+        pairs += prefill.n_tokens * (2 * before + prefill.n_tokens + 1) // 2
+    work = Work(
+        n_prefill_tokens=sum(prefill.n_tokens for prefill in step.prefills),
+        n_prefill_seqs=n_prefill,
+        prefill_pairs=pairs,
+        n_decode_seqs=n_decode,
+        decode_context_tokens=contexts,
+        n_sampled=n_decode + sum(prefill.samples for prefill in step.prefills),
+    )
+    return Batch(
+        work=work,
+        rows=step.rows,
+        swap_out_bytes=step.n_swapped_out * block_bytes,
+        swap_in_bytes=step.n_swapped_in * block_bytes,
+    )

@@ -1,0 +1,243 @@
+"""From a short pool to pages moved: view, decide, transition, ledger, apply.
+
+This is the only place where a policy is asked and where its answer takes effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+from policies.backend import Backend, Change
+from policies.decision import Decision
+from policies.errors import HbmOverdrawn
+from policies.journal import HbmUse, Journal
+from policies.lane import Lane
+from policies.memory.ledger import Ledger, Plan
+from policies.memory.ops import Lend, MoveBlocks, Op, Withdraw
+from policies.memory.residency import Loan, Target
+from policies.policy import Policy
+from policies.serving.blocks import BlockPool
+from policies.types import NS_PER_S, HardwareProfile
+from policies.view import Ask, MemoryView, ModelView, RangeView, RequestView
+
+
+class Clock(Protocol):
+    """What relief needs to know of the engine: steps done, and who runs."""
+
+    n_steps: int
+    active: frozenset[int]
+
+
+class Relief:
+    """Asks the policy and carries out its answer on ledger, backend and block pools."""
+
+    def __init__(
+        self,
+        *,
+        lanes: Seq[Lane],
+        policy: Policy,
+        ledger: Ledger,
+        backend: Backend,
+        hardware: HardwareProfile,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        self._lanes = lanes
+        self._policy = policy
+        self._ledger = ledger
+        self._backend = backend
+        self._hardware = hardware
+        self._journal = journal
+        self._clock = clock
+        self._policy_memory: object = None
+        self._refused: tuple[Target, ...] | None = None
+
+    @property
+    def anything_lent(self) -> bool:
+        """Whether there is anything that could come back."""
+        return self._ledger.anything_lent
+
+    def grant(self, lane: Lane, n_short_blocks: int, ask: Ask) -> int:
+        """Answer a scheduler that lacks blocks: how many were added to its pool."""
+        if not self._policy.lends:
+            return 0
+        lane.asked.add(ask)
+        before = lane.scheduler.pool.n_free
+        self.consult(lane, ask, n_short_blocks)
+        return max(0, lane.scheduler.pool.n_free - before)
+
+    def consult(self, lane: Lane, ask: Ask, n_short_blocks: int = 0) -> bool:
+        """Ask the policy, unless it has answered this lately; whether the memory changed.
+
+        A "no" holds for the decision's ``quiet_steps``, counted in steps, not in
+        submissions, so that leaps change nothing.
+        """
+        if not self._policy.lends or self._clock.n_steps < lane.quiet_until.get(ask, 0):
+            return False
+        view = self._view(lane, ask, n_short_blocks)
+        decision = self._policy.decide(view)
+        self._policy_memory = decision.policy_memory
+        wanted = decision.targets != self._ledger.wanted or bool(decision.preempt)
+        refused = wanted and not self._enact(decision)
+        changed = wanted and not refused
+        self._refused = decision.targets if refused else None
+        if changed:
+            self._hear_again()
+            self.publish_use()
+        else:
+            lane.quiet_until[ask] = self._clock.n_steps + decision.quiet_steps
+        self._journal.decided(self._backend.now_ns, view, decision, changed=changed, refused=refused)
+        return changed
+
+    def blocks_became_free(self) -> None:
+        """Requests ended: what was refused for want of blocks may be asked again."""
+        self._hear_again()
+
+    def publish_landed(self) -> None:
+        """Enter loads that have landed: their layers no longer cycle."""
+        for model, layer in self._backend.landed():
+            self._backend.apply(Change(self._ledger.land(model, layer)))
+            self._hear_again()
+            self.publish_use()
+
+    def publish_use(self) -> None:
+        """Tell the journal who holds HBM now."""
+        self._journal.hbm(self._backend.now_ns, [self._use(lane) for lane in self._lanes])
+
+    def _hear_again(self) -> None:
+        for lane in self._lanes:
+            lane.quiet_until.clear()
+            lane.blocked = False
+
+    def _enact(self, decision: Decision) -> bool:
+        """Carry out a decision, all of its memory or none; whether it fitted."""
+        for lane in self._lanes if decision.preempt else ():
+            lane.scheduler.preempt(decision.preempt)
+        try:
+            plan = self._ledger.plan(decision.targets, self._n_referenced_after(decision))
+            self._backend.apply(Change((*self._vacate(plan, decision), *plan.ops)))
+        except HbmOverdrawn:
+            return False
+        self._ledger.commit(plan)
+        for op in plan.ops:
+            self._tell_pool(op)
+        return True
+
+    def _n_referenced_after(self, decision: Decision) -> Callable[[int, int], int]:
+        def n_referenced(lender: int, home: int) -> int:
+            if decision.migrate:
+                return 0
+            return self._pool_over(lender, home).n_referenced((lender, home))
+
+        return n_referenced
+
+    def _vacate(self, plan: Plan, decision: Decision) -> list[Op]:
+        """Move live blocks out of the ranges that a migrating decision withdraws.
+
+        Raises:
+            HbmOverdrawn: the borrower has not enough free blocks of its own; nothing moved.
+        """
+        if not decision.migrate:
+            return []
+        ended = [op for op in plan.ops if isinstance(op, Withdraw)]
+        for lane in self._lanes:
+            pool = lane.scheduler.pool
+            needed = sum(pool.n_referenced((op.lender, op.home)) for op in ended if op.borrower == lane.index)
+            if needed > pool.n_base_free:
+                raise HbmOverdrawn(f"model {lane.index}: {needed} blocks to move, {pool.n_base_free} free at home")
+        moves = [(op.borrower, self._lanes[op.borrower].scheduler.vacate((op.lender, op.home))) for op in ended]
+        return [MoveBlocks(model, tuple(pairs), self._lanes[model].block_bytes) for model, pairs in moves if pairs]
+
+    def _tell_pool(self, op: Op) -> None:
+        match op:
+            case Lend(lender, home, borrower):
+                lane = self._lanes[borrower]
+                lane.scheduler.pool.add_range((lender, home), *lane.layout.range_of(lender, home))
+            case Withdraw(lender, home, borrower):
+                self._lanes[borrower].scheduler.pool.remove_range((lender, home))
+            case _:
+                pass
+
+    def _pool_over(self, lender: int, home: int) -> BlockPool:
+        borrower = next(loan.borrower for loan in self._ledger.residencies[lender].loans if loan.home == home)
+        return self._lanes[borrower].scheduler.pool
+
+    def _view(self, lane: Lane, ask: Ask, n_short_blocks: int) -> MemoryView:
+        return MemoryView(
+            step=self._clock.n_steps,
+            ask=ask,
+            asker=lane.index,
+            n_short_blocks=n_short_blocks,
+            hardware=self._hardware,
+            models=tuple(self._model_view(each) for each in self._lanes),
+            ranges=tuple(
+                self._range_view(lender, loan)
+                for lender, residency in enumerate(self._ledger.residencies)
+                for loan in residency.loans
+            ),
+            policy_memory=self._policy_memory,
+            refused=self._refused,
+        )
+
+    def _range_view(self, lender: int, loan: Loan) -> RangeView:
+        lane = self._lanes[loan.borrower]
+        return RangeView(
+            lender=lender,
+            home=loan.home,
+            borrower=loan.borrower,
+            n_blocks=lane.layout.blocks_per_home[lender],
+            n_referenced=lane.scheduler.pool.n_referenced((lender, loan.home)),
+        )
+
+    def _model_view(self, lane: Lane) -> ModelView:
+        scheduler, shape = lane.scheduler, lane.shape
+        pool, n_running = scheduler.pool, scheduler.n_running
+        return ModelView(
+            shape=shape,
+            residency=self._ledger.residencies[lane.index],
+            priority=lane.priority,
+            is_active=lane.index in self._clock.active,
+            last_active_step=lane.last_active_step,
+            n_waiting=scheduler.n_waiting,
+            n_running=n_running,
+            n_base_blocks=pool.n_base,
+            n_blocks=pool.n_blocks,
+            n_free_blocks=pool.n_free,
+            blocks_per_home=lane.layout.blocks_per_home,
+            fetch_ns=self._hardware.link.fetch_ns(shape.layer_bytes),
+            decode_ns=lane.estimates.decode_ns(n_running),
+            rest_ns=lane.estimates.rest_ns(n_running),
+            prefill_ns=lane.estimates.prefill_ns,
+            weights_ns=shape.n_layers * shape.layer_bytes * NS_PER_S // self._hardware.hbm_bytes_per_s,
+            requests=tuple(self._request_views(lane)) if self._policy.needs_requests else (),
+        )
+
+    def _request_views(self, lane: Lane) -> Iterator[RequestView]:
+        pool = lane.scheduler.pool
+        for seq in lane.scheduler.live():
+            homes = {pool.range_of(block) for block in seq.blocks} - {None}
+            yield RequestView(
+                request_id=seq.request.request_id,
+                n_prompt_tokens=seq.request.n_prompt_tokens,
+                n_output_tokens=seq.n_output,
+                max_output_tokens=seq.request.max_output_tokens,
+                is_running=bool(seq.blocks),
+                ranges=tuple(sorted(home for home in homes if home is not None)),
+            )
+
+    def _use(self, lane: Lane) -> HbmUse:
+        residency, pool = self._ledger.residencies[lane.index], lane.scheduler.pool
+        layer_bytes = lane.shape.layer_bytes
+        return HbmUse(
+            model=lane.index,
+            resident_bytes=(residency.n_layers - len(residency.cycling)) * layer_bytes + lane.shape.other_bytes,
+            slot_bytes=residency.n_slots * layer_bytes,
+            loading_bytes=len(residency.loading) * layer_bytes,
+            lent_bytes=len(residency.loans) * layer_bytes,
+            n_base_blocks=pool.n_base,
+            n_base_used=pool.n_base_used,
+            n_lent_blocks=pool.n_blocks - pool.n_base,
+            n_lent_used=pool.n_lent_used,
+        )

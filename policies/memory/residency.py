@@ -1,0 +1,114 @@
+"""Where each layer of a model lives, and how a decision wants it to be.
+
+A model of n layers has n homes, one layer's pages each. A home holds the weights of a
+resident layer, serves as a slot that the cycling layers share, is lent to a borrower's
+KV cache, or is being loaded with a layer that returns::
+
+    homes 0..n-1  =  resident  +  slots  +  lent  +  loading        (a partition)
+    layers 0..n-1 =  resident  +  cycling
+
+so the cycling layers are exactly as many as the homes that hold no weights. A layer
+that is being loaded cycles until it has landed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Loan:
+    """A home that serves as KV cache of model ``borrower``."""
+
+    home: int
+    borrower: int
+
+
+@dataclass(frozen=True)
+class Residency:
+    """Where every layer of one model is now.
+
+    Args:
+        homes: for each layer the home that holds it, ``None`` while it cycles.
+        slots: homes through which the cycling layers take turns (MIRAGE's beta = m - alpha).
+        loans: homes lent, in the order in which they were lent.
+        loading: (layer, home) of layers on their way back.
+
+    Raises:
+        ValueError: the homes are not a partition, or layers cycle without a slot.
+    """
+
+    homes: tuple[int | None, ...]
+    slots: tuple[int, ...] = ()
+    loans: tuple[Loan, ...] = ()
+    loading: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        used = [home for home in self.homes if home is not None]
+        used += [*self.slots, *(loan.home for loan in self.loans), *(home for _, home in self.loading)]
+        if sorted(used) != list(range(len(self.homes))):
+            raise ValueError(f"homes {sorted(used)} are not each of 0..{len(self.homes) - 1} once")
+        if self.cycling and not self.slots:
+            raise ValueError(f"layers {self.cycling} cycle without a slot")
+
+    @classmethod
+    def all_resident(cls, n_layers: int) -> Residency:
+        """Every layer at home."""
+        return cls(homes=tuple(range(n_layers)))
+
+    @cached_property
+    def cycling(self) -> tuple[int, ...]:
+        """Layers that take turns in the slots, increasing; m of them."""
+        return tuple(layer for layer, home in enumerate(self.homes) if home is None)
+
+    @property
+    def n_layers(self) -> int:
+        """Layers, and homes."""
+        return len(self.homes)
+
+    @property
+    def n_slots(self) -> int:
+        """Homes through which layers cycle: MIRAGE's beta."""
+        return len(self.slots)
+
+    @property
+    def n_remapped(self) -> int:
+        """Layers' worth of memory that other uses hold: MIRAGE's alpha."""
+        return len(self.loans) + len(self.loading)
+
+    @property
+    def wanted(self) -> Target:
+        """The target that this residency has reached or is on its way to."""
+        returning = {layer for layer, _ in self.loading}
+        cycling = tuple(layer for layer in self.cycling if layer not in returning)
+        if not self.loans:
+            return Target()
+        return Target(cycling=cycling, n_slots=self.n_slots, loans=self.loans)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a decision wants of one model: alpha loans, and m = alpha + n_slots cycling layers.
+
+    Nothing lent means nothing cycles: the default.
+
+    Raises:
+        ValueError: cycling layers, slots and loans do not add up, or repeat.
+    """
+
+    cycling: tuple[int, ...] = ()
+    n_slots: int = 0
+    loans: tuple[Loan, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.cycling) != self.n_slots + len(self.loans):
+            raise ValueError(f"{len(self.cycling)} cycling layers, but {self.n_slots} slots + {len(self.loans)} loans")
+        if self.loans and self.n_slots < 1:
+            raise ValueError("a loan needs at least one slot")
+        if not self.loans and self.n_slots:
+            raise ValueError("slots without a loan hold memory for nothing")
+        if list(self.cycling) != sorted(set(self.cycling)):
+            raise ValueError(f"cycling layers {self.cycling} are not increasing")
+        if len({loan.home for loan in self.loans}) != len(self.loans):
+            raise ValueError("a home is lent twice")

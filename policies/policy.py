@@ -1,0 +1,35 @@
+"""What every policy is: a pure function from a view to a decision, with its settings."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from policies.decision import Decision
+from policies.serving.scheduler import Preemption
+from policies.view import MemoryView
+
+
+class Policy(Protocol):
+    """Decides who holds which memory. It has no effects, no clock and no randomness.
+
+    Attributes:
+        lends: whether it ever moves memory; if not, it is never asked.
+        needs_requests: whether it wants the live requests in its views.
+        preemption: what the scheduler does with a victim.
+    """
+
+    lends: ClassVar[bool]
+
+    @property
+    def needs_requests(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def preemption(self) -> Preemption:
+        """See above."""
+        ...
+
+    def decide(self, view: MemoryView) -> Decision:
+        """Answer with a target state. The same view gives the same answer."""
+        ...

@@ -1,0 +1,68 @@
+"""The target of one model with one loan more, or with one less: placement made concrete."""
+
+from __future__ import annotations
+
+from policies.memory.residency import Loan, Residency, Target
+from policies.remap.which_layers import (
+    Placement,
+    contiguous,
+    evenly_spaced,
+    first_and_last,
+    nested_order,
+)
+
+
+def target_for(residency: Residency, loans: tuple[Loan, ...], n_slots: int, placement: Placement) -> Target:
+    """Let these homes be lent and the right layers cycle through ``n_slots`` slots.
+
+    ``nested``: the layers of the lent homes and of the slots cycle. Otherwise the
+    placement alone says which layers cycle, wherever the lent homes are.
+    """
+    if not loans:
+        return Target()
+    n_cycling = len(loans) + n_slots
+    match placement:
+        case "nested":
+            order = nested_order(residency.n_layers)
+            cycling = tuple(sorted({*order[:n_slots], *(loan.home for loan in loans)}))
+        case "even":
+            cycling = evenly_spaced(residency.n_layers, n_cycling)
+        case "first_and_last":
+            cycling = first_and_last(residency.n_layers, n_cycling)
+        case "contiguous":
+            cycling = contiguous(residency.n_layers, n_cycling)
+    return Target(cycling=cycling, n_slots=n_slots, loans=loans)
+
+
+def with_one_more(residency: Residency, borrower: int, n_slots: int, placement: Placement) -> Target | None:
+    """Lend one home more, or ``None`` if none is free to lend now.
+
+    ``nested`` lends the next home of its order. Otherwise the home of a layer that
+    enters the cycle is lent; layers that leave it move into the homes of the others.
+    """
+    n_layers = residency.n_layers
+    n_remapped = len(residency.loans) + 1
+    if n_slots + n_remapped > n_layers:
+        return None
+    busy = {layer for layer, _ in residency.loading}
+    if placement == "nested":
+        order = nested_order(n_layers)
+        at_home = [layer for layer in order[2:] if residency.homes[layer] == layer]
+        if not at_home or busy & {*order[:n_slots]}:
+            return None
+        return target_for(residency, (*residency.loans, Loan(at_home[0], borrower)), n_slots, placement)
+    probe = (*residency.loans, Loan(n_layers, borrower))  # a home to be named below
+    cycling = target_for(residency, probe, n_slots, placement).cycling
+    entering = [home for layer in cycling if (home := residency.homes[layer]) is not None]
+    if not entering or busy & {*cycling}:
+        return None
+    return Target(cycling=cycling, n_slots=n_slots, loans=(*residency.loans, Loan(entering[-1], borrower)))
+
+
+def with_one_less(residency: Residency, home: int, n_slots: int, placement: Placement) -> Target | None:
+    """Take one lent home back, or ``None`` if a layer that would have to cycle is being loaded."""
+    loans = tuple(loan for loan in residency.loans if loan.home != home)
+    target = target_for(residency, loans, n_slots, placement)
+    if {layer for layer, _ in residency.loading} & {*target.cycling}:
+        return None
+    return target

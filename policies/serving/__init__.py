@@ -1,0 +1,1 @@
+"""The serving core: sequences, blocks, schedulers, tenancy and what is measured of them."""

@@ -1,0 +1,108 @@
+"""What the engine asks of a scheduler, whichever version of vLLM it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from policies.serving.blocks import BlockPool
+from policies.serving.sequence import Sequence
+from policies.view import Ask
+
+Relieve = Callable[[int, Ask], int]
+"""(blocks that are missing, why) -> blocks that were added to the pool, 0 if none."""
+
+Stopped = Callable[[Sequence], bool]
+"""Whether the sequence has produced its last token: the engine knows, a scheduler only asks."""
+
+Preemption = Literal["recompute", "swap"]
+
+
+@dataclass(slots=True)
+class Prefill:
+    """One prefill in a step: new tokens, tokens found in the cache, whether it ends the prompt and samples."""
+
+    seq: Sequence
+    n_tokens: int
+    n_cached: int
+    samples: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """One composed step: what runs, and what was done to make room.
+
+    Attributes:
+        rows: each sequence with its new tokens, in execution order.
+        prefills: those of the rows that are prefills, in order.
+        preempted: victims in order of eviction.
+        dropped: requests that can never run.
+        n_swapped_in, n_swapped_out: KV blocks that cross the link.
+    """
+
+    rows: list[tuple[Sequence, int]] = field(default_factory=list)
+    prefills: list[Prefill] = field(default_factory=list)
+    preempted: list[tuple[Sequence, Preemption]] = field(default_factory=list)
+    dropped: list[Sequence] = field(default_factory=list)
+    n_swapped_in: int = 0
+    n_swapped_out: int = 0
+
+
+class Scheduler(Protocol):
+    """Queues and block tables of one model.
+
+    The engine calls, for every step: ``compose``, [``retire`` if the scheduler is
+    asynchronous], run it, ``ran``, [``retire`` if it is not].
+    """
+
+    pool: BlockPool
+    is_async: bool
+    """Output processing lags: the stop checks of a step come after the next is composed."""
+
+    @property
+    def n_waiting(self) -> int: ...
+    @property
+    def n_running(self) -> int: ...
+    @property
+    def n_swapped(self) -> int: ...
+
+    def add(self, seq: Sequence) -> None:
+        """Put a new sequence at the end of the waiting queue."""
+        ...
+
+    def compose(self, now_ns: int, relieve: Relieve) -> Step:
+        """Choose what runs next and take its blocks. A step without rows means that nothing can run now."""
+        ...
+
+    def n_repeats(self, step: Step) -> int:
+        """How often the step can run in a row before any decision could differ, if nothing arrives,
+        finishes or changes the pool: at least 1, and 1 for every step with a prefill."""
+        ...
+
+    def ran(self, step: Step, n_steps: int, now_ns: int) -> None:
+        """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order."""
+        ...
+
+    def retire(self) -> list[Sequence]:
+        """Run the stop checks that are due; free and return the finished, in order."""
+        ...
+
+    def preempt(self, request_ids: Iterable[int]) -> list[Sequence]:
+        """Stop these running requests, to be recomputed from the front of the waiting queue."""
+        ...
+
+    def vacate(self, range_id: tuple[int, int]) -> list[tuple[int, int]]:
+        """Move every referenced block out of a lent range.
+
+        Returns:
+            (from, to) block ids, in order.
+
+        Raises:
+            HbmOverdrawn: not enough free blocks elsewhere; nothing was changed.
+        """
+        ...
+
+    def live(self) -> Iterable[Sequence]:
+        """Every waiting, running and swapped sequence, in queue order."""
+        ...

@@ -1,0 +1,133 @@
+"""From a description of what is served to lanes and ledger, ready for an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from policies.lane import Lane, TrueLengths
+from policies.memory.layout import lay_out
+from policies.memory.ledger import Ledger, Partition, partition
+from policies.serving.blocks import BlockPool, SharedBytes
+from policies.serving.scheduler import Preemption
+from policies.serving.vllm_v0.scheduler import V0Settings, VllmV0
+from policies.types import HardwareProfile, ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model of a mix.
+
+    Attributes:
+        share: of the HBM, for weights, activations and KV cache.
+        activation_bytes: kept for activations.
+        priority: a higher number runs first; ``None`` where the tenancy has no priorities.
+    """
+
+    shape: ModelShape
+    share: float
+    activation_bytes: int
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How models are served: vLLM's own settings, the same for every model.
+
+    Attributes:
+        max_num_batched_tokens: ``None``: the longest context, at least 2048, as vLLM 0.7.3 does.
+        share_idle_kv: KV blocks of all models come out of one budget (MIRAGE section 6, an ablation).
+    """
+
+    block_tokens: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
+    chunked_prefill: bool = False
+    async_output: bool = True
+    prefix_caching: bool = False
+    watermark: float = 0.01
+    share_idle_kv: bool = False
+
+
+def open_ledger(models: Seq[ServedModel], hardware: HardwareProfile) -> Ledger:
+    """Divide the HBM among the models.
+
+    Raises:
+        ValueError: a model does not fit its share, or the shares do not fit the device.
+    """
+    parts = [
+        partition(model.shape, hardware, share=model.share, activation_bytes=model.activation_bytes) for model in models
+    ]
+    return Ledger(hardware.hbm_bytes // hardware.page_bytes, parts)
+
+
+def open_lanes(
+    models: Seq[ServedModel],
+    ledger: Ledger,
+    hardware: HardwareProfile,
+    serving: Serving,
+    *,
+    preemption: Preemption,
+    swap_space_bytes: int,
+    truth: TrueLengths,
+) -> list[Lane]:
+    """Give every model its scheduler, its block pool and its KV address range.
+
+    Raises:
+        ValueError: a model's KV pages hold not even one block.
+    """
+    budget = _shared_budget(ledger, hardware) if serving.share_idle_kv else None
+    return [
+        _lane(index, models, part, hardware, serving, preemption, swap_space_bytes, truth, budget)
+        for index, part in enumerate(ledger.partitions)
+    ]
+
+
+def _lane(
+    index: int,
+    models: Seq[ServedModel],
+    part: Partition,
+    hardware: HardwareProfile,
+    serving: Serving,
+    preemption: Preemption,
+    swap_space_bytes: int,
+    truth: TrueLengths,
+    budget: SharedBytes | None,
+) -> Lane:
+    shape = models[index].shape
+    block_bytes = shape.block_bytes(serving.block_tokens)
+    kv_bytes = part.kv_pages * hardware.page_bytes if budget is None else budget.n_bytes
+    n_base_blocks = kv_bytes // block_bytes
+    if n_base_blocks < 1:
+        raise ValueError(f"model {shape.name}: {kv_bytes} bytes of KV hold no block of {block_bytes}; raise its share")
+    settings = V0Settings(
+        block_tokens=serving.block_tokens,
+        max_num_seqs=serving.max_num_seqs,
+        max_num_batched_tokens=serving.max_num_batched_tokens or max(shape.max_context_tokens, 2048),
+        max_model_len=shape.max_context_tokens,
+        chunked_prefill=serving.chunked_prefill,
+        preemption=preemption,
+        prefix_caching=serving.prefix_caching,
+        async_output=serving.async_output,
+        watermark=serving.watermark,
+        n_cpu_blocks=swap_space_bytes // block_bytes,
+    )
+    pool = BlockPool(n_base_blocks, caching=serving.prefix_caching, block_bytes=block_bytes, budget=budget)
+    return Lane(
+        index=index,
+        shape=shape,
+        scheduler=VllmV0(settings, pool, truth.stopped),
+        layout=lay_out(
+            shape,
+            [model.shape for model in models],
+            hardware,
+            block_tokens=serving.block_tokens,
+            n_base_blocks=n_base_blocks,
+        ),
+        block_bytes=block_bytes,
+        priority=models[index].priority,
+    )
+
+
+def _shared_budget(ledger: Ledger, hardware: HardwareProfile) -> SharedBytes:
+    return SharedBytes(sum(part.kv_pages for part in ledger.partitions) * hardware.page_bytes)

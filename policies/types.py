@@ -1,0 +1,181 @@
+"""The frozen vocabulary: what is served, on what machine, and what one step computes.
+
+Counts and bytes are integers; a point in time or a duration that the engine adds up
+is an integer number of nanoseconds (``_ns``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+GB = 10**9
+NS_PER_S = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A decoder-only transformer with equal layers.
+
+    ``layer_bytes`` are the weights of one layer, ``total_bytes`` those of the whole
+    model; embeddings, norms and head are the difference and never move.
+
+    Raises:
+        ValueError: a size is not positive, or the layers exceed the whole.
+
+    Source: conf/model/*.yaml, each number with its own.
+    """
+
+    name: str
+    n_layers: int
+    hidden: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    gated_mlp: bool
+    layer_bytes: int
+    total_bytes: int
+    max_context_tokens: int
+    dtype_bytes: int = 2
+
+    def __post_init__(self) -> None:
+        for field in ("n_layers", "hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab", "layer_bytes"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"model {self.name}: {field}={getattr(self, field)} must be positive")
+        if self.n_layers * self.layer_bytes > self.total_bytes:
+            raise ValueError(f"model {self.name}: {self.n_layers} layers exceed total_bytes={self.total_bytes}")
+
+    @property
+    def other_bytes(self) -> int:
+        """Weights outside the layers: embeddings, last norm, head."""
+        return self.total_bytes - self.n_layers * self.layer_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """K and V of one token in every layer."""
+        return 2 * self.n_kv_heads * self.head_dim * self.dtype_bytes * self.n_layers
+
+    def block_bytes(self, block_tokens: int) -> int:
+        """K and V of ``block_tokens`` tokens in every layer."""
+        return block_tokens * self.kv_bytes_per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProfile:
+    """Bandwidth between host memory and HBM, in bytes/s.
+
+    ``joint_bytes_per_s`` bounds the sum of both directions while both are busy.
+    """
+
+    h2d_bytes_per_s: int
+    d2h_bytes_per_s: int
+    joint_bytes_per_s: int
+
+    def __post_init__(self) -> None:
+        for field in ("h2d_bytes_per_s", "d2h_bytes_per_s", "joint_bytes_per_s"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"link: {field}={getattr(self, field)} must be positive")
+
+    def fetch_ns(self, n_bytes: int) -> int:
+        """Duration of one host-to-device copy that has the link to itself, rounded up."""
+        return -(-n_bytes * NS_PER_S // self.h2d_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareProfile:
+    """What a server knows of its machine: memory, page size and link.
+
+    Compute constants belong to the world that needs them (``sim/compute``).
+    """
+
+    name: str
+    hbm_bytes: int
+    hbm_bytes_per_s: int
+    page_bytes: int
+    link: LinkProfile
+
+    def __post_init__(self) -> None:
+        for field in ("hbm_bytes", "hbm_bytes_per_s", "page_bytes"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"hardware {self.name}: {field}={getattr(self, field)} must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a server knows of a request when it arrives.
+
+    ``max_output_tokens`` is declared; how many tokens will really come is known to
+    nobody but the engine. ``prompt`` names the content as (stream, n_tokens) pieces,
+    each the first tokens of that stream, for prefix caching; ``None`` if the trace
+    has no identity (then nothing is ever shared).
+    """
+
+    request_id: int
+    model: int
+    arrival_ns: int
+    n_prompt_tokens: int
+    max_output_tokens: int
+    prompt: tuple[tuple[str, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_prompt_tokens < 1 or self.max_output_tokens < 1:
+            raise ValueError(
+                f"request {self.request_id}: {self.n_prompt_tokens} prompt and {self.max_output_tokens} "
+                "declared output tokens, both must be >= 1"
+            )
+        if self.prompt is not None and sum(n for _, n in self.prompt) != self.n_prompt_tokens:
+            raise ValueError(f"request {self.request_id}: prompt pieces do not add up to {self.n_prompt_tokens}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A request together with the truth that only the engine may read."""
+
+    request: Request
+    n_output_tokens: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_output_tokens <= self.request.max_output_tokens:
+            raise ValueError(
+                f"request {self.request.request_id}: {self.n_output_tokens} output tokens are outside "
+                f"1..{self.request.max_output_tokens} (declared)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one step computes, as integers that add up: all that a compute model may read.
+
+    A decode step repeated k times differs only in ``decode_context_tokens``, which
+    grows by ``n_decode_seqs`` a step.
+
+    Attributes:
+        n_prefill_tokens: prompt tokens computed in this step (cached ones are not).
+        n_prefill_seqs: sequences that they belong to.
+        prefill_pairs: sum over those of q * (2 * c + q + 1) / 2, the query-key pairs of
+            causal attention for q new tokens behind c tokens that are there already.
+        n_decode_seqs: sequences that decode one token.
+        decode_context_tokens: sum of their contexts, the new token included.
+        n_sampled: sequences that go through the head and are sampled.
+    """
+
+    n_prefill_tokens: int
+    n_prefill_seqs: int
+    prefill_pairs: int
+    n_decode_seqs: int
+    decode_context_tokens: int
+    n_sampled: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that pass through the GEMMs."""
+        return self.n_prefill_tokens + self.n_decode_seqs
+
+    @property
+    def n_seqs(self) -> int:
+        """Sequences in the step."""
+        return self.n_prefill_seqs + self.n_decode_seqs

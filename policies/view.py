@@ -1,0 +1,111 @@
+"""All that a decision may see: what a real server knows, and nothing that it cannot know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from policies.memory.residency import Residency, Target
+from policies.types import HardwareProfile, ModelShape
+
+
+class Ask(Enum):
+    """Why the engine asks for a decision."""
+
+    RUNNING_SHORT = "a running request has no block for its next token"
+    WAITING_SHORT = "the head of the waiting queue does not fit"
+    EASE = "a step boundary while something is lent"
+    ACTIVATE = "another model takes its turn"
+    IDLE = "no model has work"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeView:
+    """One lent home as a KV range of its borrower.
+
+    Attributes:
+        n_blocks: blocks of the borrower that it holds.
+        n_referenced: of these, blocks that a live request uses.
+    """
+
+    lender: int
+    home: int
+    borrower: int
+    n_blocks: int
+    n_referenced: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """A live request. ``max_output_tokens`` is declared; its true length is not here."""
+
+    request_id: int
+    n_prompt_tokens: int
+    n_output_tokens: int
+    max_output_tokens: int
+    is_running: bool
+    ranges: tuple[tuple[int, int], ...]
+    """(lender, home) of each lent range in which it has a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model as the server measures it.
+
+    Attributes:
+        priority: scheduler priority, a higher number runs first; ``None`` if the tenancy has none.
+        is_active: it runs now (temporal sharing: the one whose turn it is).
+        last_active_step: the engine's step count when it last ran, ``None`` if it never has.
+        n_base_blocks, n_blocks, n_free_blocks: its KV blocks: at home, with lent ranges, unreferenced.
+        blocks_per_home: KV blocks that one home of each model would give it, by lender.
+        fetch_ns: transfer time of one of its layers over an idle link (the paper's T_T).
+        decode_ns: device compute time of one decode step at the present batch size, fetch
+            waits excluded (the paper's T_compute); ``None`` until measured.
+        rest_ns: the part of a decode step outside the layers (head, sampling, host).
+        prefill_ns: the same for a prefill step; ``None`` until measured.
+        weights_ns: lower bound of both: its layers read once from HBM.
+        requests: live requests; empty unless the policy asks for them.
+    """
+
+    shape: ModelShape
+    residency: Residency
+    priority: int | None
+    is_active: bool
+    last_active_step: int | None
+    n_waiting: int
+    n_running: int
+    n_base_blocks: int
+    n_blocks: int
+    n_free_blocks: int
+    blocks_per_home: tuple[int, ...]
+    fetch_ns: int
+    decode_ns: int | None
+    rest_ns: int
+    prefill_ns: int | None
+    weights_ns: int
+    requests: tuple[RequestView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """What a policy decides from.
+
+    Attributes:
+        step: steps done so far by all models; the only notion of time.
+        ask: why the engine asks.
+        asker: the model that is short, or that runs.
+        n_short_blocks: blocks the asker lacks, 0 unless it is short.
+        ranges: every lent range.
+        policy_memory: what the last decision of this policy wanted to remember.
+        refused: the targets that did not fit when last tried, ``None`` if they did.
+    """
+
+    step: int
+    ask: Ask
+    asker: int
+    n_short_blocks: int
+    hardware: HardwareProfile
+    models: tuple[ModelView, ...]
+    ranges: tuple[RangeView, ...]
+    policy_memory: object = None
+    refused: tuple[Target, ...] | None = None

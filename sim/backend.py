@@ -1,0 +1,185 @@
+"""The simulated world: steps, copies and mappings as time on a SimPy clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from math import inf
+
+import simpy
+
+from policies.backend import Batch, Change, StepReport
+from policies.memory.layout import home_pages
+from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.types import NS_PER_S, HardwareProfile, ModelShape
+from sim.compute.base import ComputeModel
+from sim.link import Copy, Link
+from sim.pipeline import Pipeline
+from sim.vmm import VmmCost, VmmMode
+
+
+@dataclass(slots=True)
+class _Landing:
+    copy: Copy
+    model: int
+    layer: int
+
+
+class SimBackend:
+    """Carries out what the loop asks for as durations on one GPU.
+
+    Args:
+        shapes: the models, by lane.
+        hardware: the machine.
+        computes: compute times of each model on it.
+        vmm: what changing a mapping costs.
+        vmm_mode: how homes change hands.
+        slowdown_ppm: how much longer computation takes beside a copy, in millionths.
+        static_slots: see ``Pipeline``.
+    """
+
+    def __init__(
+        self,
+        shapes: Seq[ModelShape],
+        hardware: HardwareProfile,
+        computes: Seq[ComputeModel],
+        *,
+        vmm: VmmCost,
+        vmm_mode: VmmMode = VmmMode.ALIAS,
+        slowdown_ppm: int = 0,
+        static_slots: bool = False,
+    ) -> None:
+        self._shapes = shapes
+        self._hardware = hardware
+        self._computes = computes
+        self._vmm = vmm
+        self._vmm_mode = vmm_mode
+        self._env = simpy.Environment(initial_time=0)
+        self._link = Link(hardware.link, slowdown_ppm)
+        self._pipelines = [
+            Pipeline([shape.layer_bytes] * shape.n_layers, self._link, static_slots=static_slots) for shape in shapes
+        ]
+        self._landings: list[_Landing] = []
+        self._finished: deque[StepReport] = deque()
+        self._busy: set[int] = set()
+        self._remap_ns = 0
+        self._fence_ns = 0
+
+    @property
+    def now_ns(self) -> int:
+        """The present of the simulation."""
+        return int(self._env.now)
+
+    def apply(self, change: Change) -> None:
+        """Carry out the ops: cycles change at once, loads go onto the link, mappings delay the next step."""
+        for op in change.ops:
+            self._carry_out(op)
+
+    def _carry_out(self, op: Op) -> None:
+        match op:
+            case Withdraw(lender, _, _):
+                self._remap(lender)
+            case Lend(lender, home, _):
+                self._remap(lender)
+                self._fence_ns = max(self._fence_ns, self._pipelines[lender].quiet_ns(home))
+            case Cycle(model, cycling, slots):
+                self._pipelines[model].set_cycle(cycling, slots, self.now_ns)
+            case Load(model, layer, home):
+                copy = self._pipelines[model].load(layer, home, self.now_ns)
+                self._landings.append(_Landing(copy, model, layer))
+            case MoveBlocks(_, moves, block_bytes):
+                read_and_written = 2 * block_bytes * len(moves)
+                self._remap_ns += -(-read_and_written * NS_PER_S // self._hardware.hbm_bytes_per_s)
+
+    def _remap(self, lender: int) -> None:
+        self._remap_ns += self._vmm.remap_ns(self._vmm_mode, 1, home_pages(self._shapes[lender], self._hardware))
+
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
+        """Work out when the steps end and let SimPy wait for the last.
+
+        A step waits for changed mappings and for its swapped KV, then for the host, then
+        computes. A submission also stops at the first step during which a load lands.
+        """
+        if lane in self._busy:
+            raise ValueError(f"lane {lane} is busy; take its report first")
+        if n_steps > 1 and batch.work.n_prefill_tokens:
+            raise ValueError(f"lane {lane}: a batch with prefill tokens cannot repeat")
+        self._busy.add(lane)
+        start_ns = self.now_ns
+        remap_ns = max(0, self._fence_ns - start_ns) + self._remap_ns
+        self._remap_ns = 0
+        ready_ns = self._swap(batch, start_ns + remap_ns)
+        landing_ns = min((landing.copy.end_ns for landing in self._landings), default=stop_ns)
+        ends_ns, compute_ns, stall_ns, rest_ns = self._steps(lane, batch, n_steps, ready_ns, min(stop_ns, landing_ns))
+        report = StepReport(
+            lane=lane,
+            start_ns=start_ns,
+            ends_ns=ends_ns,
+            compute_ns=compute_ns,
+            stall_ns=stall_ns,
+            rest_ns=rest_ns,
+            swap_ns=ready_ns - start_ns - remap_ns,
+            remap_ns=remap_ns,
+        )
+        finish = self._env.timeout(ends_ns[-1] - start_ns)
+        finish.callbacks.append(lambda _: self._finished.append(report))
+
+    def advance(self, until_ns: int | None) -> StepReport | None:
+        """Run SimPy to the next finished submission, else to ``until_ns`` exactly."""
+        horizon_ns = inf if until_ns is None else until_ns
+        while not self._finished and self._env.peek() <= horizon_ns:
+            self._env.step()
+        if self._finished:
+            report = self._finished.popleft()
+            self._busy.remove(report.lane)
+            return report
+        if until_ns is None:
+            raise ValueError("nothing is in flight; name a time to advance to")
+        if until_ns > self.now_ns:
+            self._env.run(until=until_ns)  # only moves the clock: every event up to then has been stepped
+        return None
+
+    def landed(self) -> tuple[tuple[int, int], ...]:
+        """Loads that are complete and were not told before."""
+        done = [landing for landing in self._landings if landing.copy.end_ns <= self.now_ns]
+        self._landings = [landing for landing in self._landings if landing.copy.end_ns > self.now_ns]
+        done.sort(key=lambda landing: landing.copy.end_ns)
+        return tuple((landing.model, landing.layer) for landing in done)
+
+    def _swap(self, batch: Batch, at_ns: int) -> int:
+        """Put swapped KV on the link; when it has crossed. vLLM 0.7.3 swaps before it computes."""
+        end_ns = at_ns
+        if batch.swap_out_bytes:
+            end_ns = max(end_ns, self._link.d2h(batch.swap_out_bytes, at_ns).end_ns)
+        if batch.swap_in_bytes:
+            end_ns = max(end_ns, self._link.h2d(batch.swap_in_bytes, at_ns).end_ns)
+        return end_ns
+
+    def _steps(
+        self, lane: int, batch: Batch, n_steps: int, start_ns: int, stop_ns: int
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Ends, device times of the layers, stalls and rests of the steps, as far as ``stop_ns``."""
+        compute, pipeline, work = self._computes[lane], self._pipelines[lane], batch.work
+        n_layers = self._shapes[lane].n_layers
+        host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
+        if n_steps > 1:  # later steps are no shorter than the first, so more cannot begin before stop_ns
+            first_ns = host_ns + n_layers * compute.layer_ns(work) + head_ns
+            n_steps = min(n_steps, max(0, stop_ns - start_ns) // max(1, first_ns) + 1)
+        ends_ns: list[int] = []
+        stalls_ns: list[int] = []
+        layers_ns = compute.repeated_layer_ns(work, n_steps)
+        now_ns = start_ns
+        for layer_ns in layers_ns:
+            now_ns, stall_ns = pipeline.step(now_ns, layer_ns, host_ns, head_ns)
+            ends_ns.append(now_ns)
+            stalls_ns.append(stall_ns)
+            if now_ns >= stop_ns:
+                break
+        n_done = len(ends_ns)
+        return (
+            ends_ns,
+            [n_layers * layer_ns for layer_ns in layers_ns[:n_done]],
+            stalls_ns,
+            [host_ns + head_ns] * n_done,
+        )
