@@ -223,7 +223,8 @@ class Engine:
         n_steps = len(report.ends_ns)
         self.n_steps += n_steps
         lane.last_active_step = self.n_steps
-        lane.scheduler.ran(step, n_steps, report.ends_ns[-1])
+        last_composed_ns = report.ends_ns[-2] if n_steps > 1 else report.start_ns
+        lane.scheduler.ran(step, n_steps, last_composed_ns)
         self._journal.ran(lane.index, batch, report)
         self._date_tokens(lane, step, report)
         if self._policy.lends:

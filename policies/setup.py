@@ -10,8 +10,9 @@ from policies.memory.layout import lay_out
 from policies.memory.ledger import Ledger, Partition, partition
 from policies.serving.blocks import BlockPool, SharedBytes
 from policies.serving.scheduler import Preemption
-from policies.serving.vllm_v0.scheduler import V0Settings, VllmV0
-from policies.types import HardwareProfile, ModelShape
+from policies.serving.vllm_v0.scheduler import VllmV0
+from policies.serving.vllm_v0.settings import V0Settings
+from policies.types import GIB, HardwareProfile, ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Serving:
 
     Attributes:
         max_num_batched_tokens: ``None``: the longest context, at least 2048, as vLLM 0.7.3 does.
+        swap_space_bytes: host memory for the swapped blocks of each model (vLLM: 4 GiB a GPU).
         share_idle_kv: KV blocks of all models come out of one budget (MIRAGE section 6, an ablation).
     """
 
@@ -46,6 +48,7 @@ class Serving:
     async_output: bool = True
     prefix_caching: bool = False
     watermark: float = 0.01
+    swap_space_bytes: int = 4 * GIB
     share_idle_kv: bool = False
 
 
@@ -68,7 +71,6 @@ def open_lanes(
     serving: Serving,
     *,
     preemption: Preemption,
-    swap_space_bytes: int,
     truth: TrueLengths,
 ) -> list[Lane]:
     """Give every model its scheduler, its block pool and its KV address range.
@@ -78,7 +80,7 @@ def open_lanes(
     """
     budget = _shared_budget(ledger, hardware) if serving.share_idle_kv else None
     return [
-        _lane(index, models, part, hardware, serving, preemption, swap_space_bytes, truth, budget)
+        _lane(index, models, part, hardware, serving, preemption, truth, budget)
         for index, part in enumerate(ledger.partitions)
     ]
 
@@ -90,7 +92,6 @@ def _lane(
     hardware: HardwareProfile,
     serving: Serving,
     preemption: Preemption,
-    swap_space_bytes: int,
     truth: TrueLengths,
     budget: SharedBytes | None,
 ) -> Lane:
@@ -110,7 +111,7 @@ def _lane(
         prefix_caching=serving.prefix_caching,
         async_output=serving.async_output,
         watermark=serving.watermark,
-        n_cpu_blocks=swap_space_bytes // block_bytes,
+        n_cpu_blocks=serving.swap_space_bytes // block_bytes,
     )
     pool = BlockPool(n_base_blocks, caching=serving.prefix_caching, block_bytes=block_bytes, budget=budget)
     return Lane(

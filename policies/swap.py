@@ -13,20 +13,9 @@ from policies.view import MemoryView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """vLLM 0.7.3 with ``preemption_mode=swap``.
-
-    Attributes:
-        swap_space_bytes: host memory for swapped blocks of each model
-            (vLLM's ``swap_space``, 4 GiB a GPU by default).
-    """
+    """vLLM 0.7.3 with ``preemption_mode=swap``; how much host memory there is, serving says."""
 
     lends: ClassVar[bool] = False
-
-    swap_space_bytes: int = 4 * 2**30
-
-    def __post_init__(self) -> None:
-        if self.swap_space_bytes < 1:
-            raise ValueError(f"policy.swap.swap_space_bytes={self.swap_space_bytes} bytes must be positive")
 
     @property
     def needs_requests(self) -> bool:

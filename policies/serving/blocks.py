@@ -7,12 +7,10 @@ range is an interval above them.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 from policies.errors import HbmOverdrawn
+from policies.serving.free_blocks import BaseFirst, FreeBlocks, LentRange, OneList
 from policies.serving.prefix_cache import Key, PrefixCache
 
 RangeId = tuple[int, int]
@@ -46,142 +44,6 @@ class SharedBytes:
             raise HbmOverdrawn(f"{-n_bytes} bytes of the shared KV budget would go, {self.free_bytes} are free")
         self.n_bytes += n_bytes
         self.free_bytes += n_bytes
-
-
-@dataclass(slots=True)
-class LentRange:
-    """Blocks ``first..first + n_blocks - 1``, of which ``n_used`` are referenced."""
-
-    first: int
-    n_blocks: int
-    n_used: int = 0
-
-    def __contains__(self, block: int) -> bool:
-        return self.first <= block < self.first + self.n_blocks
-
-    @property
-    def blocks(self) -> range:
-        """Its block ids."""
-        return range(self.first, self.first + self.n_blocks)
-
-
-class FreeBlocks(Protocol):
-    """Free blocks without content, in the order in which they will be taken."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[int]: ...
-
-    def take(self, n_blocks: int) -> list[int]:
-        """Take as many, which are there."""
-        ...
-
-    def give(self, blocks: Sequence[int]) -> None:
-        """Give back blocks, the last of them to be taken first."""
-        ...
-
-    def add(self, range_id: RangeId, lent: LentRange) -> None:
-        """A range with nothing in it joins."""
-        ...
-
-    def remove(self, range_id: RangeId, lent: LentRange) -> None:
-        """A range leaves, with those of its blocks that are here."""
-        ...
-
-    def pick(self, blocks: set[int]) -> None:
-        """Take exactly these blocks, which are here."""
-        ...
-
-
-class BaseFirst:
-    """A stack for the base and one for each lent range; the latest ranges drain first.
-
-    Ours: blocks come from the base, then from the ranges in the order in which they were
-    added, and go back to where they belong. Without ranges it is vLLM's own order.
-    """
-
-    def __init__(self, n_base: int) -> None:
-        self._n_base = n_base
-        self._base = list(range(n_base - 1, -1, -1))
-        self._lent: dict[RangeId, tuple[LentRange, list[int]]] = {}
-        self._n_free = n_base
-
-    def __len__(self) -> int:
-        return self._n_free
-
-    def __iter__(self) -> Iterator[int]:
-        for stack in self._stacks():
-            yield from reversed(stack)
-
-    def take(self, n_blocks: int) -> list[int]:
-        self._n_free -= n_blocks
-        taken: list[int] = []
-        for stack in self._stacks():
-            n_here = min(n_blocks - len(taken), len(stack))
-            if n_here:
-                taken += stack[: -n_here - 1 : -1]
-                del stack[-n_here:]
-            if len(taken) == n_blocks:
-                break
-        return taken
-
-    def give(self, blocks: Sequence[int]) -> None:
-        self._n_free += len(blocks)
-        if not self._lent:
-            self._base.extend(blocks)
-            return
-        for block in blocks:
-            self._stack_of(block).append(block)
-
-    def add(self, range_id: RangeId, lent: LentRange) -> None:
-        self._lent[range_id] = lent, list(reversed(lent.blocks))
-        self._n_free += lent.n_blocks
-
-    def remove(self, range_id: RangeId, lent: LentRange) -> None:
-        _, stack = self._lent.pop(range_id)
-        self._n_free -= len(stack)
-
-    def pick(self, blocks: set[int]) -> None:
-        self._n_free -= len(blocks)
-        for stack in self._stacks():
-            stack[:] = [block for block in stack if block not in blocks]
-
-    def _stacks(self) -> Iterator[list[int]]:
-        yield self._base
-        for _, stack in self._lent.values():
-            yield stack
-
-    def _stack_of(self, block: int) -> list[int]:
-        if block < self._n_base:
-            return self._base
-        return next(stack for lent, stack in self._lent.values() if block in lent)
-
-
-class OneList:
-    """vLLM's one list under prefix caching: given and taken at its head, lent blocks join at its tail."""
-
-    def __init__(self, n_base: int) -> None:
-        self._blocks = deque(range(n_base))
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._blocks)
-
-    def take(self, n_blocks: int) -> list[int]:
-        return [self._blocks.popleft() for _ in range(n_blocks)]
-
-    def give(self, blocks: Sequence[int]) -> None:
-        self._blocks.extendleft(blocks)
-
-    def add(self, range_id: RangeId, lent: LentRange) -> None:  # noqa: ARG002  the one list has no ranges
-        self._blocks.extend(lent.blocks)
-
-    def remove(self, range_id: RangeId, lent: LentRange) -> None:  # noqa: ARG002
-        self._blocks = deque(block for block in self._blocks if block not in lent)
-
-    def pick(self, blocks: set[int]) -> None:
-        self._blocks = deque(block for block in self._blocks if block not in blocks)
 
 
 class BlockPool:
@@ -316,17 +178,16 @@ class BlockPool:
         Raises:
             ValueError: the range is there already, or overlaps the base or another range.
         """
-        lent = LentRange(first_block, n_blocks)
-        if range_id in self._ranges or first_block < self.n_base or n_blocks < 1:
+        lent, ranges = LentRange(first_block, n_blocks), self._ranges.values()
+        if range_id in self._ranges or first_block < self.n_base or n_blocks < 0:
             raise ValueError(f"range {range_id} of {n_blocks} blocks from {first_block} cannot be added")
-        if any(each.first < first_block + n_blocks and first_block in range(each.first + each.n_blocks)
-               or first_block < each.first < first_block + n_blocks for each in self._ranges.values()):
+        if any(first_block < each.first + each.n_blocks and each.first < first_block + n_blocks for each in ranges):
             raise ValueError(f"range {range_id} of {n_blocks} blocks from {first_block} overlaps another")
         if self._budget is not None:
             self._budget.grow(n_blocks * self._block_bytes)
         self._ranges[range_id] = lent
         insort(self._by_first, (first_block, range_id))
-        self._free.add(range_id, lent)
+        self._free.add(lent)
         self.n_blocks += n_blocks
 
     def remove_range(self, range_id: RangeId) -> int:
@@ -347,7 +208,7 @@ class BlockPool:
         for block in evicted:
             assert self.cache is not None
             self.cache.forget(block)
-        self._free.remove(range_id, lent)
+        self._free.remove(lent)
         self.n_blocks -= lent.n_blocks
         del self._ranges[range_id]
         self._by_first.remove((lent.first, range_id))
@@ -369,14 +230,14 @@ class BlockPool:
         if len(elsewhere) < len(used):
             raise HbmOverdrawn(f"range {range_id}: {len(used)} blocks to move, {len(elsewhere)} free elsewhere")
         moves = dict(zip(used, elsewhere, strict=False))
+        self._count_used(used, -1)
         self._pick(moves.values())
         for old, new in moves.items():
             if self.cache is not None:
                 self.cache.move(old, new)
                 self._n_refs[new] = self._n_refs.pop(old)
         self._count_used(list(moves.values()), 1)
-        self._free.give(list(reversed(used)))
-        self._count_used(used, -1)
+        self._free.give(used[::-1])
         return moves
 
     def _pick(self, blocks: Iterable[int]) -> None:

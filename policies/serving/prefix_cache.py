@@ -7,7 +7,7 @@ starts its stream at 0, so two prefixes are equal exactly if they are the same p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from weakref import WeakValueDictionary
 
@@ -117,12 +117,10 @@ class PrefixCache:
         """Whether it is cached and unreferenced."""
         return block in self._idle
 
-    def n_usable(self, keys: Sequence[Key]) -> int:
-        """How many of a sequence's first blocks count as computed.
-
-        A binary search, as in vLLM: behind a gap it may find more or fewer than a walk would.
-        """
-        return bisect_left(keys, True, key=lambda key: not self._is_computed(key))
+    def is_computed(self, key: Key) -> bool:
+        """Whether the K and V of this prefix's last block can be used as they are."""
+        block = self._block_of.get(key)
+        return block is not None and block not in self._fresh
 
     def publish(self, block: int, key: Key, n_tokens: int) -> None:
         """Key a referenced block that has become full; ``n_tokens`` is where it ends in its sequence."""
@@ -176,14 +174,10 @@ class PrefixCache:
         """A referenced block's content was copied to another block."""
         if old not in self._content:
             return
-        key, n_tokens = self._content[new] = self._content.pop(old)
-        self._block_of[key] = new
+        self._content[new] = self._content.pop(old)
+        self._block_of[self._content[new][0]] = new
         if old in self._accessed_ns:
             self._accessed_ns[new] = self._accessed_ns.pop(old)
         if old in self._fresh:
             self._fresh.remove(old)
             self._fresh.add(new)
-
-    def _is_computed(self, key: Key) -> bool:
-        block = self._block_of.get(key)
-        return block is not None and block not in self._fresh

@@ -37,23 +37,34 @@ class Step:
         rows: each sequence with its new tokens, in execution order.
         prefills: those of the rows that are prefills, in order.
         preempted: victims in order of eviction.
-        dropped: requests that can never run.
+        unseen: victims whose last token had not been looked at yet: it reaches the client with their next one.
+        ended: victims that turned out to have finished, each with the free blocks that were there after it
+            was freed; they come out of the next ``retire``.
+        dropped: requests that can never run; they come out of the ``retire`` for this step.
         n_swapped_in, n_swapped_out: KV blocks that cross the link.
     """
 
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
     prefills: list[Prefill] = field(default_factory=list)
     preempted: list[tuple[Sequence, Preemption]] = field(default_factory=list)
+    unseen: list[Sequence] = field(default_factory=list)
+    ended: list[tuple[Sequence, int]] = field(default_factory=list)
     dropped: list[Sequence] = field(default_factory=list)
     n_swapped_in: int = 0
     n_swapped_out: int = 0
+
+    @property
+    def acted(self) -> bool:
+        """Whether composing changed anything; if it did but left no rows, composing again may find some."""
+        return bool(self.rows or self.preempted or self.ended or self.dropped or self.n_swapped_in)
 
 
 class Scheduler(Protocol):
     """Queues and block tables of one model.
 
     The engine calls, for every step: ``compose``, [``retire`` if the scheduler is
-    asynchronous], run it, ``ran``, [``retire`` if it is not].
+    asynchronous], run it, ``ran``, [``retire`` if it is not]. A step without rows is not
+    run: ``retire`` follows at once. When no request is left it is called once more.
     """
 
     pool: BlockPool
@@ -77,19 +88,36 @@ class Scheduler(Protocol):
 
     def n_repeats(self, step: Step) -> int:
         """How often the step can run in a row before any decision could differ, if nothing arrives,
-        finishes or changes the pool: at least 1, and 1 for every step with a prefill."""
+        finishes or changes the pool: at least 1, and 1 for every step with a prefill. Asked after ``retire``."""
         ...
 
-    def ran(self, step: Step, n_steps: int, now_ns: int) -> None:
-        """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order."""
+    def ran(self, step: Step, n_steps: int, last_composed_ns: int) -> None:
+        """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order.
+
+        Args:
+            last_composed_ns: when the last repetition would have been composed, which is the end of
+                the one before it; ignored for a single step.
+        """
         ...
 
     def retire(self) -> list[Sequence]:
-        """Run the stop checks that are due; free and return the finished, in order."""
+        """Run the stop checks of one step that are due; free its finished.
+
+        Returns:
+            Finished requests, then those dropped when that step was composed, each in order.
+        """
         ...
 
     def preempt(self, request_ids: Iterable[int]) -> list[Sequence]:
-        """Stop these running requests, to be recomputed from the front of the waiting queue."""
+        """Stop these running or swapped requests, to be recomputed from the front of the waiting queue.
+
+        Returns:
+            Those that were stopped, in queue order; one that turns out to have finished comes out of
+            the next ``retire`` instead.
+
+        Raises:
+            ValueError: a step is being composed.
+        """
         ...
 
     def vacate(self, range_id: tuple[int, int]) -> list[tuple[int, int]]:

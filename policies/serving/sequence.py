@@ -29,10 +29,12 @@ class Sequence:
         n_output: output tokens appended so far.
         n_computed: tokens whose K and V are in the cache.
         n_slots: tokens that the block table has room for and has been given.
-        blocks: ids of its KV blocks, in order of position.
-        n_cached: prompt tokens found in the prefix cache at this (re)start.
+        blocks: ids of its KV blocks, in order of position; none while it is swapped out.
+        n_cached: prompt tokens found in the prefix cache at this (re)start, ``None`` before the search.
         n_hit_tokens: cached tokens over all (re)starts.
+        n_once_computed: the most tokens that were in the cache before a preemption.
         n_recomputed: tokens computed again after a preemption.
+        last_composed_ns: when a step with it was last composed (kept for the prefix cache alone).
         awaits_check: the last token was appended and its stop check is still to come.
 
         first_token_ns, last_token_ns: ends of the steps that gave the first and the last token.
@@ -45,11 +47,13 @@ class Sequence:
         "blocks",
         "finish_ns",
         "first_token_ns",
+        "last_composed_ns",
         "last_token_ns",
         "max_gap_ns",
         "n_cached",
         "n_computed",
         "n_hit_tokens",
+        "n_once_computed",
         "n_output",
         "n_preemptions",
         "n_recomputed",
@@ -69,7 +73,9 @@ class Sequence:
         self.n_cached: int | None = None
         self.n_hit_tokens = 0
         self.n_preemptions = 0
+        self.n_once_computed = 0
         self.n_recomputed = 0
+        self.last_composed_ns = 0
         self.awaits_check = False
 
         self.first_token_ns: int | None = None

@@ -1,0 +1,74 @@
+"""``python -m WORLD COMMAND ...``: finds the command; a user's mistake is one line, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+MISTAKE = 2  # as argparse has it
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class Refused(SystemExit):
+    """The caller's mistake in one line: what, where; the mend.
+
+    A ``SystemExit``, because Hydra lets only those leave a job without words of its own.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command and the module whose ``main(arguments) -> exit code`` carries it out, imported when it is called."""
+
+    module: str
+    summary: str
+
+
+def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
+    """Carry out ``prog COMMAND ...``.
+
+    Args:
+        prog: how the user calls the program, for messages.
+        commands: by name; the first is the one whose options a shell completes.
+        arguments: the command line behind ``prog``.
+
+    Returns:
+        The exit code: the command's own, 2 for a mistake of the caller, 130 after Ctrl-C.
+        An unexpected exception keeps its traceback, and Python exits with 1.
+    """
+    is_completion = arguments[:1] in (["-sc"], ["--shell-completion"])
+    if is_completion:
+        arguments = [_command_to_complete(commands), *arguments]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage(prog, commands))
+        return 0
+    name, *rest = arguments
+    if name not in commands:
+        print(f"{prog}: no command {name!r}; there are {', '.join(commands)}", file=sys.stderr)
+        return MISTAKE
+    if not is_completion:  # which needs the name of the executable
+        sys.argv[0] = f"{prog} {name}"
+    try:
+        return import_module(commands[name].module).main(rest)
+    except Refused as mistake:
+        print(f"{prog} {name}: {mistake}", file=sys.stderr)
+        return MISTAKE
+    except KeyboardInterrupt:
+        print(f"{prog} {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _usage(prog: str, commands: Mapping[str, Command]) -> str:
+    lines = (f"  {name:<10} {command.summary}" for name, command in commands.items())
+    return "\n".join([f"usage: {prog} COMMAND ...", "", *lines, "", f"{prog} COMMAND --help tells more."])
+
+
+def _command_to_complete(commands: Mapping[str, Command]) -> str:
+    """Take the command out of the line that the shell wants to complete: Hydra completes what follows it."""
+    words = os.environ.get("COMP_LINE", "").split(" ")
+    name = words.pop(1) if len(words) > 1 and words[1] in commands else next(iter(commands))
+    os.environ["COMP_LINE"] = " ".join(words)
+    return name

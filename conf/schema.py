@@ -1,0 +1,178 @@
+"""The configuration as frozen values: every key, its type and its range.
+
+YAML gives the values, ``conf/editable.py`` lets OmegaConf fill them, ``conf/build.py``
+works out what is to run. Settings that belong to one part of the program are declared
+there and only named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from conf.editable import CLASSES
+from policies.policy import Policy
+from policies.registry import POLICIES
+from policies.setup import ServedModel, Serving
+from traces.lengths import LengthSettings
+from traces.sources import ArrivalSettings
+from traces.workload import WorkloadSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Bandwidths between host memory and HBM, and how much longer computation takes beside a copy."""
+
+    h2d_bytes_per_s: int
+    d2h_bytes_per_s: int
+    joint_bytes_per_s: int
+    compute_slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Fitted compute constants of a machine: see ``sim/compute/roofline.py``."""
+
+    gemm_s: float
+    gemm_bandwidth_share: float
+    gemm_flops_share: float
+    mha_fixed_s: float
+    mha_sequence_s: float
+    mha_bandwidth_share: float
+    gqa_fixed_s: float
+    gqa_sequence_s: float
+    gqa_bandwidth_share: float
+    prefill_attention_s: float
+    prefill_attention_flops_share: float
+    small_ops_s: float
+    head_s: float
+    host_s: float
+    host_sequence_s: float
+    host_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vmm:
+    """Driver time of unmap + map + set-access for a layer's handle and for a page: see ``sim/vmm.py``."""
+
+    range_ns: int
+    page_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A GPU and its link to host memory, every number with its source in ``conf/hardware``."""
+
+    name: str
+    hbm_bytes: int
+    hbm_bytes_per_s: int
+    flops_per_s: int
+    page_bytes: int
+    link: Link
+    roofline: Roofline
+    vmm: Vmm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """The models that share a GPU, by name; results count them in this order."""
+
+    name: str
+    models: Mapping[str, ServedModel]
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ValueError("mix.models is empty; name at least one")
+        for name, model in self.models.items():
+            if not 0 < model.share <= 1:
+                raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """How the models share the GPU in time: see ``policies/serving/tenancy.py``."""
+
+    kind: Literal["temporal"]
+    order: Literal["round_robin", "priority"]
+    quantum_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSettings:
+    """The world in which an experiment runs.
+
+    Attributes:
+        world: a key of ``WORLDS`` in ``conf/build.py``.
+        vmm: what changing a mapping costs: see ``sim/vmm.py``.
+        leaps: steps that repeat are submitted together; results are the same without.
+    """
+
+    world: Literal["sim"]
+    vmm: Literal["alias", "range", "page"]
+    leaps: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A policy under changed settings, compared under a name of its own.
+
+    Attributes:
+        policy: a name in ``policies/registry.py``.
+        overrides: changes to any part of the configuration, nested as in YAML.
+    """
+
+    policy: str
+    overrides: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where results go, and whether figures are drawn from them."""
+
+    root: str
+    figures: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """An experiment: systems compared under the same workloads.
+
+    Attributes:
+        lengths: distributions of request lengths by name; each is a workload of its own.
+        rates: requests/s of all models together; each is a workload of its own. Empty: ``arrivals.rate``.
+        policy: the settings of every policy, by name.
+        compare: names of policies and variants, the baseline first.
+        jobs: simulations that run side by side.
+    """
+
+    name: str
+    seed: int
+    hardware: Hardware
+    mix: Mix
+    arrivals: ArrivalSettings
+    lengths: Mapping[str, LengthSettings]
+    rates: tuple[float, ...]
+    workload: WorkloadSettings
+    serving: Serving
+    tenancy: Tenancy
+    backend: BackendSettings
+    policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
+    compare: tuple[str, ...]
+    variants: Mapping[str, Variant]
+    output: Output
+    jobs: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("jobs", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+        for name, variant in self.variants.items():
+            if name in self.policy:
+                raise ValueError(f"variants.{name} has the name of a policy; give it another")
+            if variant.policy not in self.policy:
+                raise ValueError(f"variants.{name}.policy={variant.policy}; there are {', '.join(self.policy)}")
+        systems = [*self.policy, *self.variants]
+        for name in self.compare:
+            if name not in systems:
+                raise ValueError(f"compare: no policy or variant {name}; there are {', '.join(systems)}")

@@ -1,0 +1,72 @@
+"""Stop checks: which sequences have produced their last token, asked at once or one step late.
+
+Source: vLLM 0.7.3, engine/llm_engine.py (``_process_model_outputs``) and
+engine/output_processor/stop_checker.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from policies.serving.scheduler import Stopped
+from policies.serving.sequence import Sequence, State
+from policies.serving.vllm_v0.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """What a step left to look at: sequences with a new token, requests dropped when it was composed."""
+
+    sampled: Seq[Sequence]
+    dropped: Seq[Sequence]
+
+
+class StopChecks:
+    """Asks whether sequences have ended, a step at a time, and frees those that have."""
+
+    def __init__(self, stopped: Stopped, max_model_len: int, tables: Tables) -> None:
+        self._stopped = stopped
+        self._max_model_len = max_model_len
+        self._tables = tables
+        self._due: deque[Unchecked] = deque()
+        self._ended_early: list[Sequence] = []
+
+    def is_too_long(self, seq: Sequence) -> bool:
+        """Whether the sequence has outgrown the model."""
+        return seq.n_tokens > self._max_model_len
+
+    def n_steps_to_limit(self, seq: Sequence) -> int:
+        """Tokens after which it has, at least 1."""
+        return max(1, self._max_model_len + 1 - seq.n_tokens)
+
+    def put(self, sampled: Seq[Sequence], dropped: Seq[Sequence]) -> None:
+        """A step has run, or was composed without rows: its checks are due."""
+        self._due.append(Unchecked(sampled, dropped))
+
+    def run(self) -> list[Sequence]:
+        """Run the oldest step's checks; finished sequences in order, then that step's dropped ones."""
+        gone, self._ended_early = self._ended_early, []
+        if self._due:
+            unchecked = self._due.popleft()
+            gone += [seq for seq in unchecked.sampled if seq.awaits_check and self.ends(seq)]
+            gone += unchecked.dropped
+        return gone
+
+    def end_early(self, seq: Sequence) -> bool:
+        """Run the check of one sequence out of turn, if it is due; whether it has ended."""
+        ended = seq.awaits_check and self.ends(seq)
+        if ended:
+            self._ended_early.append(seq)
+        return ended
+
+    def ends(self, seq: Sequence) -> bool:
+        """Look at its last token; free it if that was the last of all."""
+        seq.awaits_check = False
+        if not self.is_too_long(seq) and not self._stopped(seq):
+            return False
+        self._tables.free(seq)
+        self._tables.forget(seq)
+        seq.state = State.FINISHED
+        return True

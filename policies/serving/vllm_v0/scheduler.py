@@ -1,0 +1,222 @@
+"""vLLM 0.7.3's scheduler (V0): whole steps of prefills or decodes, or chunked prefill beside decodes.
+
+The oracle is vLLM itself: ``tests/data/oracle_v0`` holds what its own code did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from policies.serving.blocks import BlockPool, RangeId
+from policies.serving.prefix_cache import output_stream
+from policies.serving.scheduler import Prefill, Relieve, Step, Stopped
+from policies.serving.sequence import Sequence, State
+from policies.serving.vllm_v0.checks import StopChecks
+from policies.serving.vllm_v0.prefills import schedule_prefills
+from policies.serving.vllm_v0.queues import Composition, Queues
+from policies.serving.vllm_v0.repeats import append_repeatedly, n_appends_without_shortage
+from policies.serving.vllm_v0.running import Continued, recompute, restart, schedule_running
+from policies.serving.vllm_v0.settings import V0Settings
+from policies.serving.vllm_v0.swapped import schedule_swapped
+from policies.serving.vllm_v0.tables import Tables
+
+
+class VllmV0:
+    """Queues and block tables of one model, as vLLM 0.7.3 keeps them.
+
+    Args:
+        settings: vLLM's own.
+        pool: the model's KV blocks, all free, with a prefix cache exactly if the settings say so.
+        stopped: whether a sequence has produced its last token.
+
+    Raises:
+        ValueError: settings and pool disagree on prefix caching.
+    """
+
+    def __init__(self, settings: V0Settings, pool: BlockPool, stopped: Stopped) -> None:
+        if settings.prefix_caching != (pool.cache is not None):
+            raise ValueError(f"prefix_caching={settings.prefix_caching}, but the pool says otherwise")
+        self.pool = pool
+        self.is_async = settings.async_output
+        self._settings = settings
+        self._queues = Queues()
+        self._tables = Tables(settings, pool)
+        self._checks = StopChecks(stopped, settings.max_model_len, self._tables)
+        self._quoted: set[str] = set()
+        self._is_composing = False
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait, preempted ones included."""
+        return len(self._queues.waiting)
+
+    @property
+    def n_running(self) -> int:
+        """Sequences with blocks on the device."""
+        return len(self._queues.running)
+
+    @property
+    def n_swapped(self) -> int:
+        """Sequences with blocks on the host."""
+        return len(self._queues.swapped)
+
+    def add(self, seq: Sequence) -> None:
+        """Put a new sequence at the end of the waiting queue."""
+        self._queues.waiting.append(seq)
+        if self._settings.prefix_caching:
+            self._quoted.update(stream for stream, _ in seq.request.prompt or ())
+
+    def compose(self, now_ns: int, relieve: Relieve) -> Step:
+        """Choose what runs next and take its blocks. A step without rows means that nothing can run now.
+
+        Raises:
+            ValueError: a victim should be swapped out, but ``n_cpu_blocks`` are used up.
+        """
+        settings = self._settings
+        now = Composition(settings, relieve, settings.max_num_batched_tokens, settings.max_num_seqs)
+        self._is_composing = True
+        if settings.chunked_prefill:
+            self._compose_chunked(now)
+        else:
+            self._compose_whole(now)
+        self._is_composing = False
+        self._queue_victims(now.step)
+        self._tables.composed((seq for seq, _ in now.step.rows), now_ns)
+        if not now.step.rows:
+            self._checks.put((), now.step.dropped)  # it will not run
+        return now.step
+
+    def n_repeats(self, step: Step) -> int:
+        """How often the step can run in a row, the first time included; see ``Scheduler``.
+
+        What was refused stays refused: free blocks only shrink. The one exception are
+        blocks that fill up with content which another request's prompt has put into the
+        cache, since vLLM then frees one of the two.
+        """
+        seqs, queues = [seq for seq, _ in step.rows], self._queues
+        acted = step.prefills or step.preempted or step.ended or step.dropped or step.n_swapped_in
+        if acted or seqs != queues.running:
+            return 1
+        size = self._settings.block_tokens
+        n_steps = 1 + n_appends_without_shortage(seqs, size, self.pool.n_free)
+        n_steps = min(n_steps, *(self._checks.n_steps_to_limit(seq) for seq in seqs))
+        if self._quoted and (queues.waiting or queues.swapped):
+            quoted = (seq for seq in seqs if output_stream(seq.request) in self._quoted)
+            n_steps = min([n_steps, *(1 + (-seq.n_slots - 1) % size for seq in quoted)])
+        return n_steps
+
+    def ran(self, step: Step, n_steps: int, last_composed_ns: int) -> None:
+        """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order."""
+        for prefill in step.prefills:
+            _compute(prefill)
+        sampled = [prefill.seq for prefill in step.prefills if prefill.samples]
+        # A sequence that had finished ran once more for nothing (see ``async_output``).
+        decodes = [seq for seq, _ in step.rows[len(step.prefills) :] if seq.state is State.RUNNING]
+        for seq in decodes:
+            seq.n_computed += n_steps
+        if n_steps > 1:
+            append_repeatedly(decodes, n_steps - 1, self._settings.block_tokens, self._tables)
+            self._tables.composed(decodes, last_composed_ns)
+        sampled += decodes
+        for seq in sampled:
+            seq.n_output += n_steps
+            seq.awaits_check = True
+        self._checks.put(sampled, step.dropped)
+
+    def retire(self) -> list[Sequence]:
+        """Run the stop checks of one step that are due; the finished in order, then that step's dropped."""
+        gone = self._checks.run()
+        if gone:
+            self._queues.running = [seq for seq in self._queues.running if seq.state is State.RUNNING]
+        return gone
+
+    def preempt(self, request_ids: Iterable[int]) -> list[Sequence]:
+        """Stop these running or swapped requests, to be recomputed from the front of the waiting queue."""
+        if self._is_composing:
+            raise ValueError("preempt: a step is being composed; its victims are the scheduler's to choose")
+        wanted, queues = set(request_ids), self._queues
+        running = [seq for seq in queues.running if seq.request.request_id in wanted]
+        swapped = [seq for seq in queues.swapped if seq.request.request_id in wanted]
+        stopped = [seq for seq in reversed(running) if not self._checks.end_early(seq)][::-1]
+        for seq in reversed(stopped):
+            recompute(seq, self._tables)
+        for seq in swapped:
+            self._tables.free_on_host(seq)
+            restart(seq)
+        queues.running = [seq for seq in queues.running if seq not in running]
+        for seq in swapped:
+            queues.swapped.remove(seq)
+        queues.waiting.extendleft(reversed(stopped + swapped))
+        return stopped + swapped
+
+    def vacate(self, range_id: RangeId) -> list[tuple[int, int]]:
+        """Move every referenced block out of a lent range; (from, to) block ids in order."""
+        return self._tables.vacate(range_id)
+
+    def live(self) -> Iterable[Sequence]:
+        """Every waiting, running and swapped sequence, in queue order."""
+        return iter(self._queues)
+
+    def _compose_whole(self, now: Composition) -> None:
+        """Prefills of whole prompts if there are any, else decodes: swapped sequences before waiting ones."""
+        queues, tables, step = self._queues, self._tables, now.step
+        now.n_seqs_left -= len(queues.running)
+        if not queues.swapped:
+            _add_prefills(step, schedule_prefills(now, queues, tables))
+        if step.prefills:
+            return
+        continued = schedule_running(now, queues, tables, self._checks)
+        _add_decodes(step, continued.decodes)
+        if not step.preempted:
+            returned = schedule_swapped(now, queues, tables)
+            queues.running += returned.decodes
+            _add_decodes(step, returned.decodes)
+
+    def _compose_chunked(self, now: Composition) -> None:
+        """What runs goes on, then swapped sequences return, then waiting ones start with what is left."""
+        queues, tables, step = self._queues, self._tables, now.step
+        continued = schedule_running(now, queues, tables, self._checks)
+        returned = Continued() if step.preempted else schedule_swapped(now, queues, tables)
+        _reorder(queues, continued, returned)
+        started = schedule_prefills(now, queues, tables)
+        _add_prefills(step, started + continued.prefills + returned.prefills)
+        _add_decodes(step, continued.decodes)
+        _add_decodes(step, returned.decodes)
+
+    def _queue_victims(self, step: Step) -> None:
+        """Only now: within the step that preempted them, waiting requests may overtake (chunked prefill)."""
+        for seq, preemption in step.preempted:
+            if preemption == "swap":
+                self._queues.swapped.append(seq)
+            else:
+                self._queues.waiting.appendleft(seq)
+        self._queues.victims.clear()
+
+
+def _reorder(queues: Queues, continued: Continued, returned: Continued) -> None:
+    """Put ``running`` in the order of the next step: left over, swapped in, decodes, prefills that end first."""
+    n_scheduled = len(continued.decodes) + len(continued.prefills)
+    queues.running = [
+        *queues.running[n_scheduled:],
+        *returned.decodes,
+        *(prefill.seq for prefill in returned.prefills),
+        *continued.decodes,
+        *(prefill.seq for prefill in continued.prefills if prefill.samples),
+        *(prefill.seq for prefill in continued.prefills if not prefill.samples),
+    ]
+
+
+def _add_prefills(step: Step, prefills: list[Prefill]) -> None:
+    step.prefills += prefills
+    step.rows += [(prefill.seq, prefill.n_tokens) for prefill in prefills]
+
+
+def _add_decodes(step: Step, decodes: list[Sequence]) -> None:
+    step.rows += [(seq, 1) for seq in decodes]
+
+
+def _compute(prefill: Prefill) -> None:
+    seq, first = prefill.seq, prefill.seq.n_computed + prefill.n_cached
+    seq.n_computed = first + prefill.n_tokens
+    seq.n_hit_tokens += prefill.n_cached
+    seq.n_recomputed += max(0, min(seq.n_computed, seq.n_once_computed) - first)

@@ -1,0 +1,1 @@
+"""Compute times in integer nanoseconds, from several sources behind one Protocol."""

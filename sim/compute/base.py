@@ -1,0 +1,35 @@
+"""What the simulator asks of a source of compute times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from policies.types import Work
+
+
+class ComputeModel(Protocol):
+    """How long one model computes on one machine, from what a step computes.
+
+    A source reads nothing but the integers of ``Work``, so equal steps take equal times.
+    """
+
+    def layer_ns(self, work: Work) -> int:
+        """Device time of one layer."""
+        ...
+
+    def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
+        """Device time of one layer in each of ``n_steps`` repetitions of a decode step.
+
+        A repetition finds ``n_decode_seqs`` more context tokens than the one before;
+        entry i equals ``layer_ns`` of that step to the nanosecond.
+        """
+        ...
+
+    def head_ns(self, work: Work) -> int:
+        """Device time outside the layers: embedding, last norm, logits, sampling."""
+        ...
+
+    def host_ns(self, work: Work) -> int:
+        """Time of the host before the device can start: scheduling, inputs, outputs."""
+        ...

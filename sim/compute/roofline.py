@@ -1,0 +1,167 @@
+"""Compute times from a roofline: each kernel is bound by HBM or by the tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+from policies.types import NS_PER_S, ModelShape, Work
+
+FS_PER_NS = 10**6
+FLAT_TOKENS = 256
+"""Tokens up to which norms, adds and activations cost no more than their launches.
+
+Source: Vidur's H100 tables, hidden 5120: a norm takes 80 us for 4096 tokens and 5 us for few,
+which is what 4096 * 5 / 80 = 256 tokens take.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Fitted constants of one machine; shares are of the two nominal rates.
+
+    A GEMM takes ``gemm_s + max(bytes / bandwidth, flops / rate)``, decode attention of a
+    layer ``fixed + sequence * n + KV bytes / bandwidth`` (``mha``: as many KV heads as
+    heads, ``gqa``: fewer), prefill attention ``fixed + flops / rate``. The small kernels
+    of a layer take ``small_ops_s``, and from ``FLAT_TOKENS`` on stream their operands at
+    the bandwidth of a GEMM.
+
+    Attributes:
+        hbm_bytes_per_s, flops_per_s: nominal rates, dense at the weights' type.
+        head_s: embedding, last norm and sampling; the logits GEMM comes on top.
+        host_s, host_seq_s: host time of a step, fixed and for each sequence.
+        host_scale: multiplies both: a faster or slower host.
+
+    Raises:
+        ValueError: a rate or a share is not positive, or a duration is negative.
+
+    Source: conf/hardware/*.yaml, each number with its own.
+    """
+
+    hbm_bytes_per_s: int
+    flops_per_s: int
+    gemm_s: float
+    gemm_bandwidth_share: float
+    gemm_flops_share: float
+    mha_fixed_s: float
+    mha_sequence_s: float
+    mha_bandwidth_share: float
+    gqa_fixed_s: float
+    gqa_sequence_s: float
+    gqa_bandwidth_share: float
+    prefill_attention_s: float
+    prefill_attention_flops_share: float
+    small_ops_s: float
+    head_s: float
+    host_s: float
+    host_sequence_s: float
+    host_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_rate = field.name.endswith(("_share", "_per_s"))
+            if value < 0 or (is_rate and value == 0):
+                raise ValueError(f"roofline: {field.name}={value} must be {'positive' if is_rate else '>= 0'}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Gemm:
+    """Nanoseconds of ``(n_tokens, k) x (k, n)``: operands over bandwidth or operations over rate."""
+
+    weights_ns: float
+    token_bytes_ns: float
+    token_flops_ns: float
+
+    @classmethod
+    def of(cls, machine: Roofline, n: int, k: int, dtype_bytes: int) -> Self:
+        byte_ns = NS_PER_S / (machine.hbm_bytes_per_s * machine.gemm_bandwidth_share)
+        flop_ns = NS_PER_S / (machine.flops_per_s * machine.gemm_flops_share)
+        return cls(dtype_bytes * n * k * byte_ns, dtype_bytes * (n + k) * byte_ns, 2 * n * k * flop_ns)
+
+    def ns(self, n_tokens: int) -> float:
+        return max(self.weights_ns + n_tokens * self.token_bytes_ns, n_tokens * self.token_flops_ns)
+
+
+class ModelRoofline:
+    """The roofline of one model on one machine: a ``ComputeModel``.
+
+    What depends on neither tokens nor contexts is worked out here, once.
+    """
+
+    def __init__(self, machine: Roofline, shape: ModelShape) -> None:
+        gemm_ns = machine.gemm_s * NS_PER_S
+        self._layer_gemms = _layer_gemms(machine, shape)
+        self._launches_ns = len(self._layer_gemms) * gemm_ns + machine.small_ops_s * NS_PER_S
+        hbm_ns_per_byte = NS_PER_S / machine.hbm_bytes_per_s
+        self._small_token_ns = _small_bytes(shape) * hbm_ns_per_byte / machine.gemm_bandwidth_share
+
+        is_mha = shape.n_kv_heads == shape.n_heads
+        fixed_s, sequence_s, share = (
+            (machine.mha_fixed_s, machine.mha_sequence_s, machine.mha_bandwidth_share)
+            if is_mha
+            else (machine.gqa_fixed_s, machine.gqa_sequence_s, machine.gqa_bandwidth_share)
+        )
+        self._decode_ns, self._decode_sequence_ns = fixed_s * NS_PER_S, sequence_s * NS_PER_S
+        kv_bytes = shape.kv_bytes_per_token // shape.n_layers
+        self._context_token_fs = round(kv_bytes * hbm_ns_per_byte / share * FS_PER_NS)
+
+        self._prefill_ns = machine.prefill_attention_s * NS_PER_S
+        prefill_flops_per_s = machine.flops_per_s * machine.prefill_attention_flops_share
+        self._pair_ns = 4 * shape.n_heads * shape.head_dim * NS_PER_S / prefill_flops_per_s
+
+        self._logits = _Gemm.of(machine, shape.vocab, shape.hidden, shape.dtype_bytes)
+        self._logits_launch_ns = gemm_ns
+        self._head_ns = machine.head_s * NS_PER_S
+        self._host_ns = round(machine.host_scale * machine.host_s * NS_PER_S)
+        self._host_sequence_ns = round(machine.host_scale * machine.host_sequence_s * NS_PER_S)
+
+    def layer_ns(self, work: Work) -> int:
+        """Device time of one layer."""
+        return self._without_context_ns(work) + work.decode_context_tokens * self._context_token_fs // FS_PER_NS
+
+    def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
+        """Device time of one layer in each of ``n_steps`` repetitions of a decode step."""
+        fixed_ns = self._without_context_ns(work)
+        contexts = (work.decode_context_tokens + step * work.n_decode_seqs for step in range(n_steps))
+        return [fixed_ns + context * self._context_token_fs // FS_PER_NS for context in contexts]
+
+    def head_ns(self, work: Work) -> int:
+        """Device time outside the layers: embedding, last norm, logits, sampling."""
+        if not work.n_sampled:
+            return round(self._head_ns)
+        return round(self._head_ns + self._logits_launch_ns + self._logits.ns(work.n_sampled))
+
+    def host_ns(self, work: Work) -> int:
+        """Time of the host before the device can start."""
+        return self._host_ns + self._host_sequence_ns * work.n_seqs
+
+    def _without_context_ns(self, work: Work) -> int:
+        """All of a layer but reading the KV cache that decoding sequences attend to."""
+        n_tokens = work.n_prefill_tokens + work.n_decode_seqs
+        ns = self._launches_ns
+        for gemm in self._layer_gemms:
+            ns += gemm.ns(n_tokens)
+        if n_tokens > FLAT_TOKENS:
+            ns += (n_tokens - FLAT_TOKENS) * self._small_token_ns
+        if work.n_decode_seqs:
+            ns += self._decode_ns + work.n_decode_seqs * self._decode_sequence_ns
+        if work.n_prefill_tokens:
+            ns += self._prefill_ns + work.prefill_pairs * self._pair_ns
+        return round(ns)
+
+
+def _layer_gemms(machine: Roofline, shape: ModelShape) -> tuple[_Gemm, ...]:
+    """QKV, attention output, up (with the gate, if there is one), down."""
+    n_query = shape.n_heads * shape.head_dim
+    n_qkv = n_query + 2 * shape.n_kv_heads * shape.head_dim
+    n_up = shape.ffn * (2 if shape.gated_mlp else 1)
+    sizes = (n_qkv, shape.hidden), (shape.hidden, n_query), (n_up, shape.hidden), (shape.hidden, shape.ffn)
+    return tuple(_Gemm.of(machine, n, k, shape.dtype_bytes) for n, k in sizes)
+
+
+def _small_bytes(shape: ModelShape) -> int:
+    """HBM traffic of a layer's small kernels for one token: two norms, two residual adds, the activation."""
+    activation = (3 if shape.gated_mlp else 2) * shape.ffn
+    return shape.dtype_bytes * (2 * 2 * shape.hidden + 2 * 3 * shape.hidden + activation)

@@ -1,0 +1,114 @@
+"""Layers that take turns in slots while a model computes, as a recurrence in integer nanoseconds.
+
+In every step, decode or prefill, the m cycling layers are visited in order; a visit reads
+a slot into which its weights were fetched before::
+
+    fetch   starts at  max(link free, last reader of its slot done)
+    layer   starts at  max(layer before it done, its fetch done)
+
+Fetches run ahead over the end of a step: between two steps the slots hold, or are being
+filled with, the first cycling layers of the next one. ``pipeline_events`` plays the same
+with processes and events; the two agree to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from sim.homes import Homes
+from sim.link import Copy, Link
+
+
+class Pipeline:
+    """The layers of one model: which of them cycle, and how long a step takes.
+
+    Models of one machine share its link by being given the same one. A step requests
+    its fetches ahead of time, so steps of different models must not overlap in time
+    while layers cycle (temporal sharing); ``EventPipeline`` has no such bound.
+
+    Args:
+        layer_bytes: weights of each layer.
+        link: over which they are fetched.
+        static_slots: see ``Homes``.
+    """
+
+    def __init__(self, layer_bytes: Sequence[int], link: Link, *, static_slots: bool = False) -> None:
+        n_layers = len(layer_bytes)
+        self._layer_bytes = tuple(layer_bytes)
+        self._link = link
+        self._homes = Homes(n_layers, static_slots=static_slots)
+        self._fetches: list[Copy | None] = [None] * n_layers  # by home: the last copy into it
+        self._last_visits = [-1] * n_layers  # by home: the last visit that was promised it as its slot
+        self._n_read = 0
+        self._n_promised = 0
+
+    def set_cycle(self, cycling: Sequence[int], slots: Sequence[int], at_ns: int) -> None:
+        """From now on these layers take turns in these homes; call it between two steps.
+
+        A slot that holds one of the first layers to be visited, or is being filled with
+        it, serves that visit as it is (see ``Homes``). The other slots are filled anew,
+        behind whatever is on the link already.
+
+        Raises:
+            ValueError: layers cycle without a slot.
+        """
+        self._homes.set_cycle(cycling, slots)
+        self._last_visits = [-1] * len(self._layer_bytes)
+        self._n_read = self._n_promised = 0
+        self._fetch_ahead(at_ns)
+
+    def load(self, layer: int, home: int, at_ns: int) -> Copy:
+        """Fetch a layer into a home to stay; it goes on cycling until a ``set_cycle`` without it."""
+        self._homes.fill(layer, home)
+        return self._fetch(layer, home, at_ns)
+
+    def quiet_ns(self, home: int) -> int:
+        """When the last copy into a home ends, as known now; it can serve nothing else before."""
+        fetch = self._fetches[home]
+        return fetch.end_ns if fetch else 0
+
+    def step(self, start_ns: int, layer_ns: int | Sequence[int], before_ns: int, after_ns: int) -> tuple[int, int]:
+        """Run one step.
+
+        Args:
+            start_ns: when it starts, not before the end of the last one.
+            layer_ns: device time of every layer, or of each; >= 1.
+            before_ns: host time before the first layer.
+            after_ns: device time after the last layer.
+
+        Returns:
+            When the step ends, and for how long of it layers waited for their weights.
+        """
+        n_layers = len(self._layer_bytes)
+        is_equal = isinstance(layer_ns, int)
+        done_ns = range(0, (n_layers + 1) * layer_ns, layer_ns) if is_equal else [0, *accumulate(layer_ns)]
+        now_ns, stall_ns, n_done = start_ns + before_ns, 0, 0
+        for _ in self._homes.cycling:
+            layer, slot = self._homes.visit(self._n_read)
+            now_ns = self._link.compute_until(now_ns, done_ns[layer] - done_ns[n_done])
+            fetch = self._fetches[slot]
+            if fetch and fetch.end_ns > now_ns:
+                stall_ns += fetch.end_ns - now_ns
+                now_ns = fetch.end_ns
+            n_done = layer + 1
+            now_ns = self._link.compute_until(now_ns, done_ns[n_done] - done_ns[layer])
+            self._n_read += 1
+            self._fetch_ahead(now_ns)
+        return self._link.compute_until(now_ns, done_ns[n_layers] - done_ns[n_done] + after_ns), stall_ns
+
+    def _fetch_ahead(self, at_ns: int) -> None:
+        """Promise slots to the next visits, in order, up to one whose slot is still to be read."""
+        while self._homes.cycling:
+            layer, slot = self._homes.visit(self._n_promised)
+            if self._last_visits[slot] >= self._n_read:
+                return
+            if self._homes.holds[slot] != layer:
+                self._homes.holds[slot] = layer
+                self._fetch(layer, slot, at_ns)
+            self._last_visits[slot] = self._n_promised
+            self._n_promised += 1
+
+    def _fetch(self, layer: int, home: int, at_ns: int) -> Copy:
+        fetch = self._fetches[home] = self._link.h2d(self._layer_bytes[layer], at_ns)
+        return fetch

@@ -1,0 +1,135 @@
+"""A run as a folder: ``run.json`` and five tables.
+
+::
+
+    run.json      what ran (see ``RunInfo``), on which code, from when to when, and how it ended
+    requests.parquet  steps.parquet  decisions.parquet  memory.parquet  gaps.parquet
+    summary.json  the figures of metrics.py, if they were asked for
+
+``state`` in run.json is "running" until the end, then "complete", or "incomplete" with
+the reason. A folder that says "running" although nothing runs belongs to a run that died;
+its tables are read from the parts that it left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from traces.gaps import histogram
+from traces.rows import ROW_TYPES
+from traces.tables import read_table
+
+if TYPE_CHECKING:
+    from traces.tables import Frame
+
+SCHEMA_VERSION = 1
+"""Of run.json and the tables; raised when a reader of the old ones would misread the new."""
+
+State = Literal["running", "complete", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a reader needs to know of a model, which the tables name by its index."""
+
+    name: str
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What ran.
+
+    Attributes:
+        system: policy or variant, as tables and figures call it.
+        mix: models and their shares, by name.
+        lengths: distribution of prompt and output lengths, by name.
+        rate_per_s: mean arrival rate in requests/s; ``None`` if the trace has its own.
+        seed: of every random stream.
+        models: in the order in which the tables count them.
+        hbm_bytes: size of the device; ``None`` if unknown.
+        device: what computed, in words; for a simulation the hardware that was modelled.
+        config: the resolved configuration, as JSON can hold it.
+    """
+
+    system: str
+    mix: str
+    lengths: str
+    rate_per_s: float | None
+    seed: int
+    models: tuple[ModelInfo, ...]
+    hbm_bytes: int | None = None
+    device: str = ""
+    config: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTables:
+    """A run read back. A table that was not kept is ``None``; ``reason`` says why a run is incomplete."""
+
+    info: RunInfo
+    state: State
+    reason: str | None
+    requests: Frame
+    gaps: Frame
+    steps: Frame | None
+    decisions: Frame | None
+    memory: Frame | None
+
+
+def read_run(folder: Path) -> RunTables:
+    """Read a run folder; of one that died, what it left.
+
+    Raises:
+        ValueError: the folder holds no run, or one of another schema version.
+    """
+    header = _read_header(folder)
+    given = {item.name: header[item.name] for item in fields(RunInfo)}
+    given["models"] = tuple(ModelInfo(**model) for model in header["models"])
+    frames = {
+        name: read_table(folder, name, ROW_TYPES[name], combine=histogram if name == "gaps" else None)
+        for name in header["tables"]
+    }
+    return RunTables(
+        info=RunInfo(**given),
+        state=header["state"],
+        reason=header["reason"],
+        requests=frames["requests"],
+        gaps=frames["gaps"],
+        steps=frames.get("steps"),
+        decisions=frames.get("decisions"),
+        memory=frames.get("memory"),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one of a run's documents.
+
+    Raises:
+        ValueError: it is not there or not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: {error}; name the folder of a run") from error
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write a document so that a reader sees the old one or the new one, never a part."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _read_header(folder: Path) -> dict[str, Any]:
+    header = read_json(folder / "run.json")
+    if header.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(
+            f"{folder}: results of schema version {header.get('schema_version')}, this code reads {SCHEMA_VERSION}; "
+            "run it again or read it with the commit in its run.json"
+        )
+    return header

@@ -1,0 +1,186 @@
+"""Figures that compare systems: distributions of latencies, and figures against the arrival rate.
+
+Every function writes a file; the suffix of its name chooses the format.
+"""
+
+# matplotlib types its functions but not their keyword arguments.
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policies.types import NS_PER_S
+from traces.claims import METRICS, Result
+from traces.folder import RunTables
+from traces.metrics import quantiles
+from traces.style import Line, legend_below, lines, panels, rate_words
+from traces.tables import ints, present, where
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+    Ints = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
+
+_MARKS = (("o", 500, "P50"), ("s", 990, "P99"))
+_LEAST_SHARE = 1e-4
+_MOST_POINTS = 2000
+
+
+def latencies(runs: Sequence[RunTables], path: Path) -> None:
+    """Draw which share of requests or gaps is at least as long as x: TTFT, mean gap of a request, all gaps.
+
+    A column for each arrival rate, a line for each system, P50 and P99 marked. Both axes
+    are logarithmic, so that the slowest percent is as tall as the next slowest ten.
+
+    Args:
+        runs: of one mix and lengths, one for each system and rate.
+        path: of the figure.
+    """
+    from matplotlib.lines import Line2D
+
+    columns: dict[float | None, list[RunTables]] = {}
+    for run in sorted(runs, key=lambda run: run.info.rate_per_s or 0):
+        columns.setdefault(run.info.rate_per_s, []).append(run)
+    systems = lines([run.info.system for run in runs])
+    title = f"{runs[0].info.mix}, {runs[0].info.lengths}"
+    with panels(len(_LATENCIES), len(columns), path, title, share_x="row") as (figure, axes):
+        for column, group in enumerate(columns.values()):
+            axes[0][column].set_title(rate_words(group[0].info))
+            for row, latency in enumerate(_LATENCIES):
+                for run in group:
+                    _draw_tail(axes[row][column], *latency.of(run), latency.unit_ns, systems[run.info.system])
+        for row, latency in enumerate(_LATENCIES):
+            _dress_tails(axes[row], latency.label)
+        marks = [Line2D([], [], color="#555555", marker=mark, linestyle="", label=name) for mark, _, name in _MARKS]
+        legend_below(figure, systems, marks)
+
+
+def against_rate(results: Sequence[Result], path: Path) -> None:
+    """Draw P99 TBT, P99 TTFT and throughput against the arrival rate, as MIRAGE's figure 8 does.
+
+    A row for each lengths, a line for each system; seeds are averaged. TBT is the mean
+    gap of a request, the likeliest reading of the paper.
+
+    Args:
+        results: of one mix, each with a rate.
+        path: of the figure.
+    """
+    lengths = list(dict.fromkeys(result.info.lengths for result in results))
+    systems = lines([result.info.system for result in results])
+    with panels(len(lengths), len(_PANELS), path, results[0].info.mix) as (figure, axes):
+        for row, name in enumerate(lengths):
+            for ax, panel in zip(axes[row], _PANELS, strict=True):
+                for system, line in systems.items():
+                    group = [each for each in results if (each.info.lengths, each.info.system) == (name, system)]
+                    rates, values = _mean_by_rate(group, panel)
+                    ax.plot(rates, values, line.dashes, color=line.colour, marker="o", markersize=4)
+                ax.set(title=name, xlabel="requests/s", ylabel=panel.label, yscale=panel.scale)
+                if panel.scale == "log":
+                    _plain_ticks(ax.yaxis)
+                else:
+                    ax.set_ylim(bottom=0)
+        legend_below(figure, systems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    label: str
+    unit_ns: int
+    of: Callable[[RunTables], tuple[Ints, Ints]]
+    """(values in ns, how often each occurred)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    metric: str
+    label: str
+    unit: float
+    scale: str
+
+
+def _ttft(run: RunTables) -> tuple[Ints, Ints]:
+    finished = where(run.requests, "outcome", ["finished"])
+    ttft = ints(finished, "first_token_ns") - ints(finished, "arrival_ns")
+    return ttft, np.ones_like(ttft)
+
+
+def _mean_gap(run: RunTables) -> tuple[Ints, Ints]:
+    mean_gap = ints(present(where(run.requests, "outcome", ["finished"]), "mean_gap_ns"), "mean_gap_ns")
+    return mean_gap, np.ones_like(mean_gap)
+
+
+def _gap(run: RunTables) -> tuple[Ints, Ints]:
+    return ints(run.gaps, "gap_ns"), ints(run.gaps, "n")
+
+
+_LATENCIES = (
+    _Latency("TTFT (s)", NS_PER_S, _ttft),
+    _Latency("TBT: mean gap of a request (ms)", NS_PER_S // 1000, _mean_gap),
+    _Latency("TBT: every gap (ms)", NS_PER_S // 1000, _gap),
+)
+
+_PANELS = (
+    _Panel("mean_gap_p99", "P99 over requests\nof the mean gap (ms)", 1e6, "linear"),
+    _Panel("ttft_p99", "P99 TTFT (s)", 1e9, "log"),
+    _Panel("output_tokens_per_s", "output tokens/s", 1, "linear"),
+)
+
+
+def _draw_tail(ax: Axes, values_ns: Ints, counts: Ints, unit_ns: int, line: Line) -> None:
+    if not counts.sum():
+        return
+    order = np.argsort(values_ns, kind="stable")
+    reached = np.cumsum(counts[order])
+    at_least = 1 - (reached - counts[order]) / reached[-1]
+    shown = _thinned(at_least)
+    ax.step(values_ns[order][shown] / unit_ns, at_least[shown], line.dashes, where="pre", color=line.colour)
+    for mark, per_mille, _ in _MARKS:
+        (at_ns,) = quantiles(values_ns, counts, (per_mille,))
+        ax.plot(at_ns / unit_ns, 1 - per_mille / 1000, mark, color=line.colour, markersize=5, markeredgecolor="white")
+
+
+def _thinned(at_least: Floats) -> Ints:
+    """Indices of points evenly spread over the logarithm of the share, down to the least that is drawn."""
+    drawn = at_least[at_least >= _LEAST_SHARE]
+    bins = np.floor(np.log10(drawn) * _MOST_POINTS / np.log10(_LEAST_SHARE))
+    return np.append(np.unique(bins, return_index=True)[1], len(drawn) - 1)
+
+
+def _dress_tails(axes: Sequence[Axes], label: str) -> None:
+    """Label a row of panels that share their x axis."""
+    for column, ax in enumerate(axes):
+        ax.set(xscale="log", yscale="log", xlabel=label, ylim=(_LEAST_SHARE, 1.3))
+        ax.set_yticks([1, 0.1, 0.01, 0.001, 0.0001], ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"])
+        ax.tick_params(labelleft=column == 0)
+        _plain_ticks(ax.xaxis)
+    axes[0].set_ylabel("at least as long")
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Write 0.5 or 20 along a logarithmic axis, every 1, 2 and 5 where there is room."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    least, most = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if most <= 100 * least else (1,)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _mean_by_rate(group: Sequence[Result], panel: _Panel) -> tuple[list[float], list[float]]:
+    """(rates in requests/s, values in the panel's unit), increasing in rate."""
+    by_rate: dict[float, list[float]] = {}
+    for result in group:
+        value = METRICS[panel.metric].of(result.summary.total)
+        if result.info.rate_per_s is not None and value is not None:
+            by_rate.setdefault(result.info.rate_per_s, []).append(value / panel.unit)
+    rates = sorted(by_rate)
+    return rates, [fmean(by_rate[rate]) for rate in rates]
