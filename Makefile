@@ -14,7 +14,7 @@ TORCH ?= torch==2.13.0
 comma := ,
 DEV := dev$(if $(EXTRAS),$(comma)$(EXTRAS))
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: run test clean
 
@@ -24,7 +24,7 @@ run: $(VENV)/core
 test: $(VENV)/$(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2
 

@@ -15,9 +15,10 @@ from conf.editable import editable, frozen
 from conf.mistakes import one_line
 from conf.schema import Hardware, Settings
 from policies.backend import Backend
+from policies.lane import TrueLengths
 from policies.policy import Policy
 from policies.serving.tenancy import TemporalSharing
-from policies.setup import ServedModel, open_ledger
+from policies.setup import ServedModel, open_lanes, open_ledger
 from policies.types import HardwareProfile, LinkProfile
 from traces.workload import Workload, workload
 
@@ -64,7 +65,7 @@ def build(cfg: DictConfig) -> Experiment:
     Raises:
         ValueError, OmegaConfBaseException: a value is missing, unknown, of a wrong type or out of range.
     """
-    base = _checked(cfg)
+    base = _held_to_schema(cfg)
     if not base.compare or not base.lengths:
         raise ValueError("compare and lengths must each name at least one")
     rates = [{"arrivals": {"rate": rate}} for rate in base.rates] or [{}]
@@ -78,8 +79,8 @@ def backend_factory(world: str) -> Callable[..., Backend]:
     return import_module(WORLDS[world]).open_backend
 
 
-def _checked(cfg: DictConfig) -> Any:
-    """The configuration behind the schema once more: Hydra lets ``+key=value`` past it."""
+def _held_to_schema(cfg: DictConfig) -> Any:
+    """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
     base: Any = OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg))
     if base.rates and not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None:
         raise ValueError(
@@ -99,15 +100,22 @@ def _run(base: Any, lengths: str, rate: Mapping[str, object], system: str) -> Ru
 
 
 def _checked_run(cfg: Any, lengths: str, system: str, policy: str) -> Run:
+    """Assemble a run, and refuse models that do not fit or could not be served before another run has started."""
     settings = frozen(Settings, OmegaConf.to_object(cfg))
-    hardware = hardware_profile(settings.hardware)
+    run = _assemble(cfg, settings, lengths, system, settings.policy[policy])
+    ledger = open_ledger(run.models, run.hardware)
+    preemption = run.policy.preemption
+    open_lanes(run.models, ledger, run.hardware, settings.serving, preemption=preemption, truth=TrueLengths())
+    return run
+
+
+def _assemble(cfg: Any, settings: Settings, lengths: str, system: str, policy: Policy) -> Run:
     models = tuple(settings.mix.models.values())
-    open_ledger(models, hardware)  # refuses models that do not fit
     return Run(
         system=system,
         lengths=lengths,
-        policy=settings.policy[policy],
-        hardware=hardware,
+        policy=policy,
+        hardware=hardware_profile(settings.hardware),
         models=models,
         tenancy=TemporalSharing(
             quantum_s=settings.tenancy.quantum_s,

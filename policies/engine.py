@@ -238,7 +238,8 @@ class Engine:
 
     def _date_tokens(self, lane: Lane, step: Step, report: StepReport) -> None:
         mute = {id(prefill.seq) for prefill in step.prefills if not prefill.samples}
-        seqs = [seq for seq, _ in step.rows if id(seq) not in mute] if mute else [seq for seq, _ in step.rows]
+        # Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
+        seqs = [seq for seq, _ in step.rows if seq.state is not State.FINISHED and id(seq) not in mute]
         clock = self._tokens[lane.index]
         clock.sampled(seqs, report, has_prefill=bool(step.prefills))
         if step.prefills:
@@ -267,6 +268,6 @@ class Engine:
 
 def _measure(lane: Lane, step: Step, report: StepReport) -> None:
     if step.prefills:
-        lane.estimates.saw_prefill(report.compute_ns[-1])
+        lane.estimates.saw_prefill([prefill.n_tokens for prefill in step.prefills], report.compute_ns[-1])
     else:
         lane.estimates.saw_decodes(len(step.rows), report.compute_ns, report.rest_ns)

@@ -63,7 +63,7 @@ class Journal(Protocol):
         ...
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
-        """A policy was asked; ``changed``: the target differs from the one before; ``refused``: it did not fit."""
+        """A policy was asked; ``changed``: the answer took effect; ``refused``: it did not fit."""
         ...
 
     def hbm(self, now_ns: int, uses: Seq[HbmUse]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from policies.decision import Decision, Reason
-from policies.memory.residency import Target
+from policies.memory.residency import Loan, Target
 from policies.remap.grow import target_for, with_one_less, with_one_more
 from policies.remap.how_many import (
     SlotRule,
@@ -42,15 +42,16 @@ class Mirage:
         lend_from: which models may lend; the others are ablations.
         victim_order: ``mru`` or ``lru`` among inactive models.
         active_bound: ``no_stall``: our exact form of 5.3; ``paper``: T_T alpha <= T_compute; ``cap``: only the cap.
-        inactive_bound: ``prefill``: T_T alpha <= its prefill estimate; ``cap``: only the cap.
+        inactive_bound: ``prefill``: T_T alpha <= its prefill estimate; ``cap``: only the cap; ``no_stall``: ours,
+            what it could lend itself if it were active.
         slots: one slot (m = alpha + 1) or two (alpha + 2): the faster, or always the same, or by ``slot_threshold``.
         placement: ``nested`` (ours, no layer moves), ``even`` (the paper's eq. 3), or an ablation.
         reversion: whether lent layers come back at all (7.6.1).
         spare_margin: ours: share of its blocks that a borrower keeps free when a range goes back.
         hysteresis_steps: ours: steps for which a range must have been idle.
         patience_steps: ours: steps without a new question after "no".
-        activation: what a model with lent layers does when its turn comes: ``stream`` them,
-            ``migrate`` the borrowers' blocks away, or ``preempt_borrower``.
+        activation: what a model that has lent more than it may as the active one does when its turn
+            comes: ``stream`` all of it, ``migrate`` the borrowers' blocks away, or ``preempt_borrower``.
         preemption: what happens to victims when lending is not enough.
     """
 
@@ -61,7 +62,7 @@ class Mirage:
     lend_from: Literal["both", "inactive", "active"] = "both"
     victim_order: VictimOrder = "mru"
     active_bound: Literal["no_stall", "paper", "cap"] = "no_stall"
-    inactive_bound: Literal["prefill", "cap"] = "prefill"
+    inactive_bound: Literal["prefill", "cap", "no_stall"] = "prefill"
     slots: SlotRule = "auto"
     slot_threshold: int = 9
     placement: Placement = "nested"
@@ -147,22 +148,25 @@ class Mirage:
         n_remapped = len(target.loans)
         if n_remapped > hard_cap(model.residency.n_layers, self.max_remapped_fraction):
             return False
-        if model.is_active or self.inactive_bound == "cap":
+        if model.is_active:
             return True
-        estimate_ns = model.weights_ns if model.prefill_ns is None else model.prefill_ns
-        return fits_the_papers_bound(n_remapped, model.fetch_ns, estimate_ns)
+        match self.inactive_bound:
+            case "cap":
+                return True
+            case "prefill":
+                estimate_ns = model.weights_ns if model.prefill_ns is None else model.prefill_ns
+                return fits_the_papers_bound(n_remapped, model.fetch_ns, estimate_ns)
+            case "no_stall":
+                return _runs_without_stall(model, target)
 
     def _within_active_bound(self, model: ModelView, target: Target) -> bool:
-        compute_ns = _decode_ns(model)
-        n_layers = model.residency.n_layers
         match self.active_bound:
             case "cap":
                 return True
             case "paper":
-                return fits_the_papers_bound(len(target.loans), model.fetch_ns, compute_ns)
+                return fits_the_papers_bound(len(target.loans), model.fetch_ns, _decode_ns(model))
             case "no_stall":
-                step = _predicted_step_ns(model, target)
-                return fits_without_stall(step, n_layers, compute_ns // n_layers, model.rest_ns)
+                return _runs_without_stall(model, target)
 
     def _take_back(self, view: MemoryView, memory: Memory) -> Decision:
         if not self.reversion:
@@ -222,28 +226,40 @@ class Mirage:
         return _keep(view, otherwise, memory, self.patience_steps)
 
     def _activate(self, view: MemoryView, memory: Memory) -> Decision:
+        """Give up what the model may not lend now that it is active: ranges with the fewest blocks in use first."""
         model = view.models[view.asker]
-        abroad = [loan for loan in model.residency.loans if loan.borrower != view.asker]
-        if self.activation == "stream" or not abroad:
+        if self.activation == "stream" or self._within_active_bound(model, model.residency.wanted):
             return _keep(view, Reason.NOTHING, memory)
-        kept = tuple(loan for loan in model.residency.loans if loan.borrower == view.asker)
-        targets = {
-            n_slots: target_for(model.residency, kept, n_slots, self.placement)
-            for n_slots in self._slot_choices(len(kept))
-        }
-        target = _fastest(model, self.slots, self.slot_threshold, targets)
-        assert target is not None
-        homes = {(view.asker, loan.home) for loan in abroad}
+        abroad = [lent for lent in view.ranges if lent.lender == view.asker != lent.borrower]
+        kept, reclaimed = model.residency.wanted, set[tuple[int, int]]()
+        for lent in sorted(abroad, key=lambda lent: (lent.n_referenced, lent.home)):
+            loans = tuple(loan for loan in kept.loans if loan.home != lent.home)
+            kept = self._reshaped(model, loans)
+            reclaimed.add((lent.lender, lent.home))
+            if self._within_active_bound(model, kept):
+                break
+        if {layer for layer, _ in model.residency.loading} & {*kept.cycling}:
+            return _keep(view, Reason.WAITING_TO_REVERT, memory)
         holders = [
-            request.request_id for other in view.models for request in other.requests if homes & {*request.ranges}
+            request.request_id for other in view.models for request in other.requests if reclaimed & {*request.ranges}
         ]
         return Decision(
-            targets=_with(view, view.asker, target),
+            targets=_with(view, view.asker, kept),
             reason=Reason.RECLAIM,
             policy_memory=memory,
             preempt=tuple(holders) if self.activation == "preempt_borrower" else (),
             migrate=self.activation == "migrate",
         )
+
+    def _reshaped(self, model: ModelView, loans: tuple[Loan, ...]) -> Target:
+        """These loans, with as many slots as are best for them."""
+        targets = {
+            n_slots: target_for(model.residency, loans, n_slots, self.placement)
+            for n_slots in self._slot_choices(len(loans))
+        }
+        target = _fastest(model, self.slots, self.slot_threshold, targets)
+        assert target is not None
+        return target
 
     def _restore_idle(self, view: MemoryView, memory: Memory) -> Decision:
         """No model has work: the link is free, every empty range goes back."""
@@ -261,6 +277,12 @@ def _predicted_step_ns(model: ModelView, target: Target) -> int:
     n_layers = model.residency.n_layers
     layer_ns = _decode_ns(model) // n_layers
     return step_ns(n_layers, target.cycling, target.n_slots, layer_ns, model.fetch_ns, model.rest_ns)
+
+
+def _runs_without_stall(model: ModelView, target: Target) -> bool:
+    n_layers = model.residency.n_layers
+    step = _predicted_step_ns(model, target)
+    return fits_without_stall(step, n_layers, _decode_ns(model) // n_layers, model.rest_ns)
 
 
 def _fastest(model: ModelView, rule: SlotRule, threshold: int, targets: Mapping[int, Target | None]) -> Target | None:

@@ -37,13 +37,12 @@ class RangeView:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """A live request. ``max_output_tokens`` is declared; its true length is not here."""
+    """A running request. ``max_output_tokens`` is declared; its true length is not here."""
 
     request_id: int
     n_prompt_tokens: int
     n_output_tokens: int
     max_output_tokens: int
-    is_running: bool
     ranges: tuple[tuple[int, int], ...]
     """(lender, home) of each lent range in which it has a block."""
 
@@ -62,9 +61,9 @@ class ModelView:
         decode_ns: device compute time of one decode step at the present batch size, fetch
             waits excluded (the paper's T_compute); ``None`` until measured.
         rest_ns: the part of a decode step outside the layers (head, sampling, host).
-        prefill_ns: the same for a prefill step; ``None`` until measured.
+        prefill_ns: device compute time of the prefill of one prompt of mean length; ``None`` until measured.
         weights_ns: lower bound of both: its layers read once from HBM.
-        requests: live requests; empty unless the policy asks for them.
+        requests: running requests; empty unless the policy asks for them.
     """
 
     shape: ModelShape

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from itertools import count
 from typing import Any
 
-from simpy import Environment, Event, Interrupt, Process, Store
+from simpy import Environment, Event, Interrupt, Process
 
 from sim.homes import Homes
 from sim.wire import Way, Wire
@@ -33,7 +33,7 @@ class EventPipeline:
         self._layer_bytes = tuple(layer_bytes)
         self._homes = Homes(len(layer_bytes), static_slots=static_slots)
         self._arrivals: dict[int, Process] = {}  # by home: the last copy into it
-        self._free: dict[int, Store] = {}  # by slot: filled when its last reader is done
+        self._left: dict[int, Event] = {}  # by slot: its last reader is done
         self._promised: defaultdict[int, Event] = defaultdict(env.event)  # by visit
         self._copier: Process | None = None
         self._n_read = 0
@@ -51,9 +51,7 @@ class EventPipeline:
         if self._copier and self._copier.is_alive:
             self._copier.interrupt()
         self._promised.clear()
-        self._free = {slot: Store(self._env) for slot in slots}
-        for free in self._free.values():
-            free.put(None)
+        self._left = {slot: self._env.event().succeed() for slot in slots}
         self._n_read = 0
         self._copier = self._env.process(self._copy_ahead()) if cycling else None
 
@@ -86,13 +84,14 @@ class EventPipeline:
         _, slot = self._homes.visit(self._n_read)
         del self._promised[self._n_read]
         self._n_read += 1
-        self._free[slot].put(None)
+        self._left[slot].succeed()
 
     def _copy_ahead(self) -> Generator[Event, Any, None]:
         try:
             for visit in count():
                 layer, slot = self._homes.visit(visit)
-                yield self._free[slot].get()
+                yield self._left[slot]
+                self._left[slot] = self._env.event()
                 if self._homes.holds[slot] != layer:
                     self._homes.holds[slot] = layer
                     self._fetch(layer, slot)

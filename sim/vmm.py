@@ -10,7 +10,7 @@ class VmmMode(Enum):
     """How homes change hands: what the driver must do for each."""
 
     ALIAS = "alias"
-    """Nothing: every home is mapped at start-up wherever it may serve (kvcached and vAttention map at run time)."""
+    """Nothing: every home is mapped at start-up wherever it may serve."""
     RANGE = "range"
     """One handle a layer: unmap, map and set-access once a home."""
     PAGE = "page"

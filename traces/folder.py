@@ -66,6 +66,11 @@ class RunInfo:
     device: str = ""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
 
+    @property
+    def rate(self) -> str:
+        """The arrival rate in words."""
+        return "the trace's own rate" if self.rate_per_s is None else f"{self.rate_per_s:g} requests/s"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTables:

@@ -13,7 +13,7 @@ import numpy as np
 
 from policies.types import GIB, NS_PER_S
 from traces.folder import RunTables
-from traces.style import BLUE, GREEN, PURPLE, SKY, VERMILION, panels, rate_words
+from traces.style import BLUE, GREEN, PURPLE, SKY, VERMILION, panels
 from traces.tables import ints, where
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def hbm(runs: Sequence[RunTables], path: Path) -> None:
     from matplotlib.patches import Patch
 
     info = runs[0].info
-    title = f"{info.mix}, {info.lengths}, {rate_words(info)}"
-    with panels(len(runs), 1, path, title, panel_inches=(9.0, 2.9), share_x="all") as (figure, axes):
+    title = f"{info.mix}, {info.lengths}, {info.rate}"
+    with panels(len(runs), 1, path, title, panel_inches=(9.0, 2.9), share_x="col") as (figure, axes):
         for ax, run in zip(axes[:, 0], runs, strict=True):
             _draw_uses(ax, run)
             ax.set_title(run.info.system, loc="left")
@@ -93,8 +93,8 @@ def _draw_uses(ax: Axes, run: RunTables) -> None:
         ax.fill_between(times_s, top, whole, step="post", color=_REST[1], linewidth=0)
         ax.set_ylim(0, whole)
     ax.set_ylabel("HBM (GiB)")
-    ax.set_xlim(times_s[0], times_s[-1])
     ax.grid(visible=False)
+    ax.margins(x=0)
 
 
 def _times(at_ns: Ints) -> Ints:

@@ -19,7 +19,7 @@ from policies.types import NS_PER_S
 from traces.claims import METRICS, Result
 from traces.folder import RunTables
 from traces.metrics import quantiles
-from traces.style import Line, legend_below, lines, panels, rate_words
+from traces.style import Line, legend_below, lines, panels
 from traces.tables import ints, present, where
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ _MOST_POINTS = 2000
 def latencies(runs: Sequence[RunTables], path: Path) -> None:
     """Draw which share of requests or gaps is at least as long as x: TTFT, mean gap of a request, all gaps.
 
-    A column for each arrival rate, a line for each system, P50 and P99 marked. Both axes
-    are logarithmic, so that the slowest percent is as tall as the next slowest ten.
+    A row for each arrival rate, a line for each system, P50 and P99 marked. Both axes are
+    logarithmic, so that the slowest percent is as tall as the next slowest ten.
 
     Args:
         runs: of one mix and lengths, one for each system and rate.
@@ -47,19 +47,20 @@ def latencies(runs: Sequence[RunTables], path: Path) -> None:
     """
     from matplotlib.lines import Line2D
 
-    columns: dict[float | None, list[RunTables]] = {}
+    by_rate: dict[float | None, list[RunTables]] = {}
     for run in sorted(runs, key=lambda run: run.info.rate_per_s or 0):
-        columns.setdefault(run.info.rate_per_s, []).append(run)
+        by_rate.setdefault(run.info.rate_per_s, []).append(run)
     systems = lines([run.info.system for run in runs])
     title = f"{runs[0].info.mix}, {runs[0].info.lengths}"
-    with panels(len(_LATENCIES), len(columns), path, title, share_x="row") as (figure, axes):
-        for column, group in enumerate(columns.values()):
-            axes[0][column].set_title(rate_words(group[0].info))
-            for row, latency in enumerate(_LATENCIES):
+    with panels(len(by_rate), len(_LATENCIES), path, title, share_x="col") as (figure, axes):
+        for row, group in zip(axes, by_rate.values(), strict=True):
+            for ax, latency in zip(row, _LATENCIES, strict=True):
                 for run in group:
-                    _draw_tail(axes[row][column], *latency.of(run), latency.unit_ns, systems[run.info.system])
-        for row, latency in enumerate(_LATENCIES):
-            _dress_tails(axes[row], latency.label)
+                    _draw_tail(ax, *latency.of(run), latency.unit_ns, systems[run.info.system])
+                ax.set(xscale="log", title=group[0].info.rate, xlabel=latency.label)
+            _label_shares(row)
+        for ax in axes[0]:
+            _plain_ticks(ax.xaxis)
         marks = [Line2D([], [], color="#555555", marker=mark, linestyle="", label=name) for mark, _, name in _MARKS]
         legend_below(figure, systems, marks)
 
@@ -155,14 +156,12 @@ def _thinned(at_least: Floats) -> Ints:
     return np.append(np.unique(bins, return_index=True)[1], len(drawn) - 1)
 
 
-def _dress_tails(axes: Sequence[Axes], label: str) -> None:
-    """Label a row of panels that share their x axis."""
-    for column, ax in enumerate(axes):
-        ax.set(xscale="log", yscale="log", xlabel=label, ylim=(_LEAST_SHARE, 1.3))
+def _label_shares(row: Sequence[Axes]) -> None:
+    for column, ax in enumerate(row):
+        ax.set(yscale="log", ylim=(_LEAST_SHARE, 1.3))
         ax.set_yticks([1, 0.1, 0.01, 0.001, 0.0001], ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"])
         ax.tick_params(labelleft=column == 0)
-        _plain_ticks(ax.xaxis)
-    axes[0].set_ylabel("at least as long")
+    row[0].set_ylabel("at least as long")
 
 
 def _plain_ticks(axis: Axis) -> None:

@@ -12,13 +12,11 @@ _PACKAGES = ("hbmlab", "simpy", "numpy", "pandas", "pyarrow", "torch")
 
 def commit() -> str | None:
     """Name the commit of this source tree, with ``-dirty`` if files differ; ``None`` outside a repository."""
-    here = Path(__file__).parent
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+        _git("ls-files", "--error-unmatch", __file__)  # an installed copy may lie in someone else's repository
+        return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:
@@ -30,3 +28,9 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "--no-optional-locks", *arguments]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    return done.stdout

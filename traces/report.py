@@ -9,7 +9,7 @@ from statistics import fmean
 from textwrap import wrap
 
 from policies.journal import GapCause
-from policies.types import GIB
+from policies.types import GIB, NS_PER_S
 from traces.claims import Claim, Finding, Result, findings
 from traces.metrics import Figures
 
@@ -27,7 +27,7 @@ class _Column:
 
 
 def _s(value_ns: float | None) -> float | None:
-    return None if value_ns is None else value_ns / 1e9
+    return None if value_ns is None else value_ns / NS_PER_S
 
 
 def _ms(value_ns: float | None) -> float | None:
@@ -59,7 +59,6 @@ _COLUMNS = (
     _Column(("stall", "share", "%"), lambda figures: _percent(figures.stall_share)),
 )
 
-
 _GAPS: Mapping[str, Callable[[Figures], Mapping[str, float]]] = {
     "all": lambda figures: figures.gap_share,
     "above P99": lambda figures: figures.tail_share,
@@ -88,16 +87,16 @@ def comparison(results: Sequence[Result]) -> str:
     blocks: list[str] = []
     for title, systems in _groups(results):
         base = next(iter(systems.values()))
-        rows = [_headings([column.heading for column in _COLUMNS])]
+        rows = _headings()
         for system, group in systems.items():
             values = [_mean(group, column.of) for column in _COLUMNS]
-            rows.append([[system, *map(number, values)]])
+            rows.append([system, *map(number, values)])
             if group is not base:
                 before = [_mean(base, column.of) for column in _COLUMNS]
-                rows[-1].append(["", *map(change, before, values)])
+                rows.append(["", *map(change, before, values)])
         notes = [note for system, group in systems.items() for note in _notes(system, group)]
-        against = f"second lines: against {next(iter(systems))}" if len(systems) > 1 else ""
-        blocks.append("\n".join([_joined(title, against), *_aligned([row for part in rows for row in part]), *notes]))
+        against = f" (second lines: against {next(iter(systems))})" if len(systems) > 1 else ""
+        blocks.append("\n".join([title + against, *_aligned(rows), *notes]))
     return "\n\n".join(blocks)
 
 
@@ -105,7 +104,7 @@ def by_model(results: Sequence[Result]) -> str:
     """The same figures for each model of each system."""
     blocks: list[str] = []
     for title, systems in _groups(results):
-        rows = _headings([column.heading for column in _COLUMNS])
+        rows = _headings()
         for system, group in systems.items():
             rows.append([f"{system}:"])
             for index, model in enumerate(group[0].info.models):
@@ -147,15 +146,13 @@ def claims_beside_ours(claims: Sequence[Claim], results: Sequence[Result]) -> st
 
 
 def number(value: float | None) -> str:
-    """Write a figure with about three digits; thousands and millions as k and M, ``-`` for an absent one."""
+    """Write a figure >= 0 with about three digits, from 10,000 on in k or M; ``-`` for an absent one."""
     if value is None:
         return "-"
-    for unit, suffix in ((10**6, "M"), (10**3, "k")):
-        if abs(value) >= 10 * unit or (suffix == "M" and abs(value) >= unit):
+    for least, unit, suffix in ((10**6, 10**6, "M"), (10**4, 10**3, "k")):
+        if value >= least:
             return f"{value / unit:.{_decimals(value / unit)}f}{suffix}"
-    if float(value).is_integer():
-        return str(int(value))
-    return f"{value:.{_decimals(value)}f}"
+    return f"{value:.{0 if value == int(value) else _decimals(value)}f}"
 
 
 def change(before: float | None, after: float | None) -> str:
@@ -170,11 +167,12 @@ def change(before: float | None, after: float | None) -> str:
 
 
 def _decimals(value: float) -> int:
-    return next((decimals for decimals, bound in enumerate((100, 10, 1)) if abs(value) >= bound), 3)
+    return next((decimals for decimals, bound in enumerate((100, 10, 1)) if value >= bound), 3)
 
 
 def _signed(ratio: float) -> str:
-    return f"{ratio * 100:+.1f}%"
+    percent = round(ratio * 100, 1)
+    return f"{percent:+.1f}%" if percent else "0.0%"
 
 
 def _finding_cells(finding: Finding) -> list[str]:
@@ -189,10 +187,11 @@ def _groups(results: Sequence[Result]) -> Iterator[tuple[str, dict[str, list[Res
         info = result.info
         systems = found.setdefault((info.mix, info.lengths, info.rate_per_s), {})
         systems.setdefault(info.system, []).append(result)
-    for (mix, lengths, rate_per_s), systems in found.items():
-        rate = "the trace's own rate" if rate_per_s is None else f"{rate_per_s:g} requests/s"
+    for systems in found.values():
+        info = next(iter(systems.values()))[0].info
         n_seeds = max(map(len, systems.values()))
-        yield f"{mix}, {lengths}, {rate}" + (f", mean of {n_seeds} seeds" if n_seeds > 1 else ""), systems
+        seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ""
+        yield f"{info.mix}, {info.lengths}, {info.rate}{seeds}", systems
 
 
 def _mean(group: Sequence[Result], of: Callable[[Figures], float | None]) -> float | None:
@@ -233,12 +232,8 @@ def _lending(result: Result) -> str:
     return f"{loans}; peak lent GiB: {', '.join(lent)}" if lent else loans
 
 
-def _headings(headings: Sequence[tuple[str, str, str]]) -> list[list[str]]:
-    return [["", *line] for line in zip(*headings, strict=True)]
-
-
-def _joined(title: str, remark: str) -> str:
-    return f"{title} ({remark})" if remark else title
+def _headings() -> list[list[str]]:
+    return [["", *line] for line in zip(*(column.heading for column in _COLUMNS), strict=True)]
 
 
 def _aligned(rows: Sequence[Sequence[str]], *, n_left: int = 1, last_left: bool = False) -> list[str]:

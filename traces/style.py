@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from traces.folder import RunInfo
-
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
@@ -72,7 +70,7 @@ def panels(
     title: str,
     *,
     panel_inches: tuple[float, float] = (3.4, 2.4),
-    share_x: Literal["none", "row", "all"] = "none",
+    share_x: Literal["none", "col"] = "none",
 ) -> Generator[tuple[Figure, Any]]:
     """Give a figure and its (n_rows, n_columns) axes; it is written when the block ends.
 
@@ -98,8 +96,3 @@ def legend_below(figure: Figure, systems: Mapping[str, Line], others: Sequence[A
         Line2D([], [], color=line.colour, linestyle=line.dashes, label=system) for system, line in systems.items()
     ]
     figure.legend(handles=[*handles, *others], loc="outside lower center", ncols=5)
-
-
-def rate_words(info: RunInfo) -> str:
-    """Say the arrival rate of a run."""
-    return "the trace's own rate" if info.rate_per_s is None else f"{info.rate_per_s:g} requests/s"

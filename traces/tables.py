@@ -5,7 +5,7 @@ complete files until the run ends. What a run that dies leaves is read from thos
 The same rows give the same bytes: nothing that changes from run to run is in a file.
 """
 
-# pyarrow and pandas come without type information; this file is the only one that talks to them.
+# pyarrow and pandas come without type information.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 from __future__ import annotations

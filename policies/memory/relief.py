@@ -19,6 +19,7 @@ from policies.memory.ops import Lend, MoveBlocks, Op, Withdraw
 from policies.memory.residency import Loan, Target
 from policies.policy import Policy
 from policies.serving.blocks import BlockPool
+from policies.serving.sequence import State
 from policies.types import NS_PER_S, HardwareProfile
 from policies.view import Ask, MemoryView, ModelView, RangeView, RequestView
 
@@ -217,13 +218,14 @@ class Relief:
     def _request_views(self, lane: Lane) -> Iterator[RequestView]:
         pool = lane.scheduler.pool
         for seq in lane.scheduler.live():
+            if seq.state is not State.RUNNING:
+                continue
             homes = {pool.range_of(block) for block in seq.blocks} - {None}
             yield RequestView(
                 request_id=seq.request.request_id,
                 n_prompt_tokens=seq.request.n_prompt_tokens,
                 n_output_tokens=seq.n_output,
                 max_output_tokens=seq.request.max_output_tokens,
-                is_running=bool(seq.blocks),
                 ranges=tuple(sorted(home for home in homes if home is not None)),
             )
 

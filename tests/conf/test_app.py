@@ -9,6 +9,7 @@ from conf.app import flags_last
 from conf.build import Experiment
 from conf.cli import Refused
 from policies.registry import POLICIES
+from tests.conftest import REPOSITORY
 
 Told = list[tuple[Experiment, Path]]
 CommandLine = Callable[..., int]
@@ -109,6 +110,16 @@ def test_an_experiment_of_ones_own_is_found_with_config_dir(told: Told, command:
     command("+experiment=own", "--config-dir", "mine")
     [(experiment, _)] = told
     assert (experiment.name, [run.system for run in experiment.runs]) == ("own", ["swap"])
+
+
+def test_the_experiment_in_the_readme_can_run(told: Told, command: CommandLine) -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    folder = Path("mine/experiment")
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(readme.split("```yaml\n")[1].split("```")[0])
+    command("--config-dir", "mine", "+experiment=mine")
+    [(experiment, _)] = told
+    assert {run.system for run in experiment.runs} == {"recompute", "mirage", "careful"}
 
 
 def test_the_configuration_is_printed_and_nothing_runs(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter
 from dataclasses import fields
@@ -27,6 +28,7 @@ from tests.results.scripted import (
     use,
 )
 from traces.folder import read_run
+from traces.provenance import commit
 from traces.results import RunWriter
 from traces.rows import ROW_TYPES, MemoryRow, columns_of
 from traces.tables import ints, present, texts
@@ -198,6 +200,11 @@ def test_a_complete_run_says_what_it_was(tmp_path: Path) -> None:
     assert header["schema_version"] == 1
     assert header["started"] <= header["finished"]
     assert header["versions"]["pyarrow"]
+
+
+def test_the_commit_is_that_of_this_source_tree() -> None:
+    found = commit()
+    assert found is None or re.fullmatch("[0-9a-f]{40}(-dirty)?", found)
 
 
 def test_a_table_that_is_not_kept_is_absent(tmp_path: Path) -> None:

@@ -50,7 +50,14 @@ def test_the_bytes_of_a_model_follow_from_its_architecture_and_match_the_publish
 
 @pytest.mark.parametrize(
     ("name", "kv_kib"),
-    [("opt_6_7b", 512), ("opt_13b", 800), ("opt_30b", 1344), ("llama_2_7b", 512), ("llama_2_13b", 800), ("llama_3_8b", 128)],
+    [
+        ("opt_6_7b", 512),
+        ("opt_13b", 800),
+        ("opt_30b", 1344),
+        ("llama_2_7b", 512),
+        ("llama_2_13b", 800),
+        ("llama_3_8b", 128),
+    ],
 )
 def test_kv_cache_of_a_token(name: str, kv_kib: int) -> None:
     assert read_shape(name).kv_bytes_per_token == kv_kib * 1024

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -109,6 +110,9 @@ def test_the_arithmetic_of_the_link_is_what_processes_on_a_wire_do(
         request = link.h2d if way is Way.TO_DEVICE else link.d2h
         copies.append(request(n_bytes, now_ns))
     assert [copy.end_ns for copy in copies] == ends_on_a_wire(profile, orders)
+    for way in Way:
+        of_way = [copy for copy, order in zip(copies, orders, strict=True) if order[0] is way]
+        assert all(before.end_ns <= after.start_ns < after.end_ns for before, after in pairwise(of_way))
     assert link.compute_until(now_ns, 100) == end_beside_on_a_wire(profile, slowdown_ppm, orders, now_ns)
 
 
@@ -125,12 +129,12 @@ def end_beside_on_a_wire(profile: LinkProfile, slowdown_ppm: int, orders: list[O
     wire = Wire(env, profile, slowdown_ppm)
     env.process(place(env, wire, orders, [0] * len(orders)))
 
-    def compute() -> Generator[Event, Any, int]:
+    def compute() -> Generator[Event, Any, None]:
         yield env.timeout(start_ns)
         yield from wire.compute(100)
-        return int(env.now)
 
-    return env.run(env.process(compute()))
+    env.run(env.process(compute()))
+    return int(env.now)
 
 
 def place(env: Environment, wire: Wire, orders: list[Order], ends_ns: list[int]) -> Generator[Event, Any, None]:

@@ -119,6 +119,16 @@ def test_a_home_that_was_lent_holds_nothing_when_it_becomes_a_slot() -> None:
     assert stall_ns == (100 - 4 * 10) + (200 - 120)  # layer 4 arrives at 100, layer 6 behind it at 200
 
 
+def test_a_layer_that_has_moved_to_another_home_has_left_nothing_of_use_in_its_own() -> None:
+    pipeline = Pipeline([100] * 8, Link(BYTE_A_NS))
+    pipeline.set_cycle([0, 4], [0], at_ns=0)  # home 4 is lent
+    pipeline.set_cycle([0, 4, 6], [0], at_ns=0)
+    pipeline.load(4, 6, at_ns=0)  # layer 4 comes back, but into the home of layer 6
+    pipeline.set_cycle([0, 6], [0], at_ns=1000)
+    pipeline.set_cycle([0, 4, 6], [0, 4], at_ns=1000)  # layer 4 leaves again; its own home is a slot now
+    assert pipeline.quiet_ns(4) == 1100
+
+
 def test_a_load_queues_behind_fetches_and_keeps_its_home_busy_until_it_has_landed() -> None:
     pipeline = Pipeline([100] * 8, Link(BYTE_A_NS))
     pipeline.set_cycle([1, 4, 6], [2], at_ns=0)

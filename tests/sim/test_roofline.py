@@ -128,6 +128,14 @@ def test_more_work_never_takes_less_time(n_prefill: int, n_seqs: int, context: i
         assert compute.layer_ns(more) >= compute.layer_ns(work)
 
 
+def test_beyond_256_tokens_small_kernels_stream_what_they_read_and_write() -> None:
+    only_bytes = replace(GH200, flops_per_s=10**30, mha_sequence_s=0.0)
+    per_token = 2 * ((15360 + 5120) + (5120 + 5120) + (20480 + 5120) + (5120 + 20480))  # GEMM operands
+    per_token += 2 * (2 * 2 * 5120 + 2 * 3 * 5120 + 2 * 20480)  # 2 norms, 2 residual adds, the activation
+    short_ns, long_ns = (ModelRoofline(only_bytes, OPT_13B).layer_ns(decode(n_seqs, 0)) for n_seqs in (256, 1256))
+    assert long_ns - short_ns == pytest.approx(1000 * per_token / (0.85 * 4e12) * 1e9, abs=1)
+
+
 def test_a_mixed_step_has_both_attentions_and_one_pass_over_the_weights() -> None:
     mixed = replace(decode(32, 32 * 500), n_prefill_tokens=96, n_prefill_seqs=1, prefill_pairs=96 * 97 // 2)
     decodes, prefills = (GH200_OPT_13B.layer_ns(work) for work in (decode(32, 32 * 500), prefill(96)))

@@ -212,6 +212,22 @@ def test_every_purpose_and_every_model_draws_from_its_own_stream() -> None:
     assert len({random_stream(0, *stream).random() for stream in streams}) == len(streams)
 
 
+def test_whose_request_it_is_does_not_depend_on_the_gap_before_it() -> None:
+    # Two purposes on one stream would agree only in their first draws, hence many seeds and few requests.
+    chosen = WorkloadSettings(n_requests=20, overlong="clip")
+    after_long = [0, 0]
+    for seed in range(300):
+        stream = when_and_who(
+            joined(
+                lengths=LengthSettings(kind="constant", n_prompt_tokens=1, n_output_tokens=1), chosen=chosen, seed=seed
+            )
+        )
+        for (before, _), (now, model) in pairwise(stream):
+            after_long[model] += now - before > NS_PER_S / 20
+    n = sum(after_long)
+    assert after_long[0] == pytest.approx(n / 2, abs=5 * (n / 4) ** 0.5)
+
+
 def test_a_compressed_trace_reaches_its_rate_with_all_its_rows(tmp_path: Path) -> None:
     path = write_azure(tmp_path / "t", [(n * NS_PER_S // 2, 5, 3) for n in range(400)])
     made = joined(ArrivalSettings(kind="file", path=str(path), rate=8.0), chosen=WorkloadSettings(overlong="clip"))

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+
+from conf import app
+from conf.build import Experiment, build
+from policies.memory.ledger import partition
+from policies.registry import POLICIES
+
+CONF = Path(app.__file__).parent
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_module("conf", version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def with_variant(variant: Mapping[str, object], *overrides: str) -> DictConfig:
+    """A configuration with the variant ``capped``, as an experiment's YAML would have it."""
+    return OmegaConf.create({**composed(*overrides), "variants": {"capped": variant}})
+
+
+def built(*overrides: str) -> Experiment:
+    return build(composed(*overrides))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_can_run_and_is_called_like_its_file(name: str) -> None:
+    experiment = built(f"+experiment={name}")
+    assert experiment.name == name
+    assert experiment.runs[0].system == "recompute"  # the baseline comes first
+    assert f"python -m sim run +experiment={name}" in (CONF / "experiment" / f"{name}.yaml").read_text()
+
+
+@pytest.mark.parametrize("group", ["hardware", "mix", "tenancy", "serving", "backend", "lengths", "arrivals"])
+def test_every_choice_of_a_group_fits_the_schema(group: str) -> None:
+    choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    assert choices
+    for choice in choices:
+        assert group in composed(f"{group}={choice}")
+
+
+def test_every_mix_fits_the_machine_of_the_paper() -> None:
+    for mix in sorted(path.stem for path in (CONF / "mix").glob("*.yaml")):
+        assert built(f"mix={mix}").runs
+
+
+@pytest.mark.parametrize(
+    ("mix", "kv_tokens"),
+    [("c1", (11_733, 11_336, 24_906)), ("c2", (4_328, 3_007)), ("single_opt_13b", (11_733,))],
+)
+def test_the_shares_of_the_paper_leave_this_much_kv_cache(mix: str, kv_tokens: tuple[int, ...]) -> None:
+    # Golden: share * 97871 MiB - weights - activations, over the KV bytes of a token; OPT-13b:
+    # (0.35 * 102625181696 - 25706946560 - 6e8) / 819200 = 11733. Whole pages for each layer, for the other
+    # weights and for the activations: one more for each of up to 48 layers and 3, of 2 MiB.
+    run = built(f"mix={mix}").runs[0]
+    for model, expected in zip(run.models, kv_tokens, strict=True):
+        part = partition(model.shape, run.hardware, share=model.share, activation_bytes=model.activation_bytes)
+        lost = expected - part.kv_pages * run.hardware.page_bytes // model.shape.kv_bytes_per_token
+        assert 0 <= lost <= (model.shape.n_layers + 3) * run.hardware.page_bytes // model.shape.kv_bytes_per_token
+
+
+def test_systems_are_compared_under_each_lengths_and_each_rate() -> None:
+    experiment = built("lengths=[alpaca,sharegpt]", "rates=[2,4]", "compare=[recompute,mirage]")
+    assert [(run.lengths, run.settings.arrivals.rate, run.system) for run in experiment.runs] == [
+        (lengths, rate, system)
+        for lengths in ("alpaca", "sharegpt")
+        for rate in (2, 4)
+        for system in ("recompute", "mirage")
+    ]
+
+
+def test_systems_are_compared_under_the_same_arrivals() -> None:
+    first, second = built("+experiment=demo", "compare=[recompute,mirage]").runs
+    assert list(first.workload.arrivals()) == list(second.workload.arrivals())
+
+
+def test_a_variant_is_a_policy_under_a_name_and_settings_of_its_own() -> None:
+    capped = {"policy": "mirage", "overrides": {"policy": {"mirage": {"max_remapped_fraction": 0.1}}, "seed": 3}}
+    mirage, variant = build(with_variant(capped, "compare=[mirage,capped]")).runs
+    assert (variant.system, type(variant.policy)) == ("capped", POLICIES["mirage"])
+    assert variant.settings.policy["mirage"] == variant.policy != mirage.policy
+    assert (mirage.settings.seed, variant.settings.seed) == (0, 3)
+    assert variant.config["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("variant", "told"),
+    [
+        ({"policy": "pie"}, r"variants\.capped\.policy=pie; there are recompute, swap, mirage"),
+        ({"policy": "mirage", "overrides": {"sed": 1}}, r"variants\.capped: no key sed; did you mean seed"),
+        ({"policy": "mirage", "overrides": {"seed": -1}}, r"variants\.capped: seed=-1 must be at least 0"),
+    ],
+)
+def test_a_faulty_variant_is_named(variant: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        build(with_variant(variant, "compare=[capped]"))
+
+
+def test_a_run_keeps_its_configuration_as_json_can_hold_it() -> None:
+    config = built("+experiment=demo", "policy.mirage.victim_order=lru").runs[0].config
+    assert OmegaConf.to_yaml(config).count("???") == 0
+    assert set(config) >= {"seed", "hardware", "mix", "policy"}
+    assert "victim_order: lru" in OmegaConf.to_yaml(config)
+
+
+def test_every_policy_of_the_registry_has_its_settings_in_the_configuration() -> None:
+    assert set(built().runs[0].settings.policy) == set(POLICIES)
+
+
+def test_the_shared_models_are_counted_in_the_order_of_the_mix() -> None:
+    names = [model.shape.name for model in built("mix=c1").runs[0].models]
+    assert names == ["OPT-13b", "Llama-2-13b", "Llama-3-8b"]
