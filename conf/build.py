@@ -68,10 +68,17 @@ def build(cfg: DictConfig) -> Experiment:
     base = _held_to_schema(cfg)
     if not base.compare or not base.lengths:
         raise ValueError("compare and lengths must each name at least one")
-    rates = [{"arrivals": {"rate": rate}} for rate in base.rates] or [{}]
-    runs = [_run(base, *choice) for choice in product(base.lengths, rates, base.compare)]
+    if strangers := [name for name in base.rates_by_lengths if name not in base.lengths]:
+        raise ValueError(f"rates_by_lengths: {', '.join(strangers)} are not among lengths={[*base.lengths]}; add them")
+    workloads = [(lengths, rate) for lengths in base.lengths for rate in _rates(base, lengths)]
+    runs = [_run(base, *workload, system) for workload, system in product(workloads, base.compare)]
     shared = runs[0].settings
     return Experiment(name=shared.name, jobs=shared.jobs, figures=shared.output.figures, runs=tuple(runs))
+
+
+def _rates(base: Any, lengths: str) -> list[dict[str, object]]:
+    rates = base.rates_by_lengths.get(lengths) or base.rates
+    return [{"arrivals": {"rate": rate}} for rate in rates] or [{}]
 
 
 def backend_factory(world: str) -> Callable[..., Backend]:
@@ -81,10 +88,11 @@ def backend_factory(world: str) -> Callable[..., Backend]:
 
 def _held_to_schema(cfg: DictConfig) -> Any:
     """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
-    base: Any = OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg))
-    if base.rates and not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None:
+    base: Any = OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg, enum_to_str=True))
+    has_rates = base.rates or base.rates_by_lengths
+    if has_rates and not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None:
         raise ValueError(
-            f"arrivals.rate={base.arrivals.rate} has no effect beside rates={base.rates}; set rates=[...] alone"
+            f"arrivals.rate={base.arrivals.rate} has no effect beside rates and rates_by_lengths; set rates=[...] alone"
         )
     return base
 

@@ -13,6 +13,7 @@ A field without a default is missing in the twin until YAML or the command line 
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import Field, field, fields, is_dataclass, make_dataclass
@@ -24,6 +25,9 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 from omegaconf import MISSING
 
 T = TypeVar("T")
+
+# Launchers hand twins to other processes, where "no default" has to be the one that dataclasses compare with.
+copyreg.pickle(type(NO_DEFAULT), lambda _: "MISSING")
 
 CLASSES = "classes"
 """Metadata of a field that is a mapping with fixed keys: for each key its own settings class."""

@@ -141,6 +141,7 @@ class Settings:
     Attributes:
         lengths: distributions of request lengths by name; each is a workload of its own.
         rates: requests/s of all models together; each is a workload of its own. Empty: ``arrivals.rate``.
+        rates_by_lengths: other rates for some of the lengths: short requests saturate a GPU at higher rates.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         jobs: simulations that run side by side.
@@ -153,6 +154,7 @@ class Settings:
     arrivals: ArrivalSettings
     lengths: Mapping[str, LengthSettings]
     rates: tuple[float, ...]
+    rates_by_lengths: Mapping[str, tuple[float, ...]]
     workload: WorkloadSettings
     serving: Serving
     tenancy: Tenancy

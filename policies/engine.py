@@ -104,16 +104,16 @@ class Engine:
             self._take(arrivals)
             if self._max_steps is not None and self.n_steps >= self._max_steps:
                 return Outcome.STOPPED
-            if self._in_flight() is None and not self._start():
+            if self._in_flight() is not None:
+                report = self._backend.advance(None)
+                assert report is not None, "a submission is in flight"
+                self._finish(self._lanes[report.lane], report)
+            elif not self._start():
                 if self._next is None:
                     return Outcome.STUCK if any(lane.has_work for lane in self._lanes) else Outcome.DONE
                 self._rest()
                 self._backend.advance(self._next.request.arrival_ns)
                 self._relief.publish_landed()
-                continue
-            report = self._backend.advance(None)
-            assert report is not None, "a submission is in flight"
-            self._finish(self._lanes[report.lane], report)
 
     def _take(self, arrivals: Iterator[Arrival]) -> None:
         now_ns = self._backend.now_ns
@@ -168,19 +168,16 @@ class Engine:
             self._relief.consult(lane, Ask.ACTIVATE)
 
     def _compose(self, lane: Lane) -> bool:
-        """Compose a step of the lane and submit it; whether there was one."""
+        """Compose a step of the lane and submit it; whether anything happened, be it only that room was made."""
         scheduler, now_ns = lane.scheduler, self._backend.now_ns
-        while True:
-            lane.asked.clear()
-            step = scheduler.compose(now_ns, lambda n_short, ask: self._relief.grant(lane, n_short, ask))
-            self._journal.composed(lane.index, now_ns, step, scheduler)
-            if step.dropped:
-                self._gone(lane, step.dropped)
-            retired = scheduler.is_async and self._retire(lane)
-            if step.rows:
-                break
-            if not (retired or step.dropped or step.preempted):
-                return False
+        lane.asked.clear()
+        step = scheduler.compose(now_ns, lambda n_short, ask: self._relief.grant(lane, n_short, ask))
+        self._journal.composed(lane.index, now_ns, step, scheduler)
+        retired = (scheduler.is_async or not step.rows) and self._retire(lane)
+        if not step.rows:
+            self.n_steps += step.acted
+            self._drain(lane)
+            return retired or step.acted
         batch = batch_of(step, lane.block_bytes)
         lane.in_flight = (step, batch)
         n_steps = 1 if retired else self._n_repeats(lane, step)
@@ -231,6 +228,7 @@ class Engine:
             _measure(lane, step, report)
         if not lane.scheduler.is_async:
             self._retire(lane)
+        self._drain(lane)
         self._relief.publish_landed()
         if report.ends_ns[-1] >= self._next_use_ns:
             self._next_use_ns = report.ends_ns[-1] + self._use_every_ns
@@ -246,11 +244,16 @@ class Engine:
             clock.prefilled(report.ends_ns[-1])
 
     def _retire(self, lane: Lane) -> bool:
-        """Run the stop checks that are due; whether anything finished."""
+        """Run the stop checks that are due; whether any request finished or was dropped."""
         finished = lane.scheduler.retire()
         if finished:
             self._gone(lane, finished)
         return bool(finished)
+
+    def _drain(self, lane: Lane) -> None:
+        """Hear of the last requests: nothing will be composed after which their checks would come."""
+        if not lane.has_work:
+            self._retire(lane)
 
     def _gone(self, lane: Lane, seqs: Seq[Sequence]) -> None:
         for seq in seqs:

@@ -44,12 +44,12 @@ class Step:
         n_swapped_in, n_swapped_out: KV blocks that cross the link.
     """
 
-    rows: list[tuple[Sequence, int]] = field(default_factory=list)
-    prefills: list[Prefill] = field(default_factory=list)
-    preempted: list[tuple[Sequence, Preemption]] = field(default_factory=list)
-    unseen: list[Sequence] = field(default_factory=list)
-    ended: list[tuple[Sequence, int]] = field(default_factory=list)
-    dropped: list[Sequence] = field(default_factory=list)
+    rows: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
+    prefills: list[Prefill] = field(default_factory=list[Prefill])
+    preempted: list[tuple[Sequence, Preemption]] = field(default_factory=list[tuple[Sequence, Preemption]])
+    unseen: list[Sequence] = field(default_factory=list[Sequence])
+    ended: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
+    dropped: list[Sequence] = field(default_factory=list[Sequence])
     n_swapped_in: int = 0
     n_swapped_out: int = 0
 
@@ -72,11 +72,19 @@ class Scheduler(Protocol):
     """Output processing lags: the stop checks of a step come after the next is composed."""
 
     @property
-    def n_waiting(self) -> int: ...
+    def n_waiting(self) -> int:
+        """Requests that wait, preempted ones included."""
+        ...
+
     @property
-    def n_running(self) -> int: ...
+    def n_running(self) -> int:
+        """Sequences with blocks on the device."""
+        ...
+
     @property
-    def n_swapped(self) -> int: ...
+    def n_swapped(self) -> int:
+        """Sequences with blocks on the host."""
+        ...
 
     def add(self, seq: Sequence) -> None:
         """Put a new sequence at the end of the waiting queue."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 import pytest
@@ -68,6 +69,16 @@ def test_a_default_of_the_settings_is_the_default_of_their_twin() -> None:
 def test_what_is_given_comes_back_as_the_frozen_value(changes: dict[str, Any]) -> None:
     sharing = filled(changes)
     assert {name: getattr(sharing, name) for name in changes} == changes
+
+
+def default_share(twin: type) -> float:
+    return OmegaConf.structured(twin).spare.share
+
+
+def test_a_twin_can_be_filled_in_another_process() -> None:
+    joblib: Any = import_module("joblib")  # as Hydra's launchers do it
+    shares = joblib.Parallel(n_jobs=2)([joblib.delayed(default_share)(editable(Sharing))] * 2)
+    assert shares == [0.1, 0.1]
 
 
 def test_groups_and_mappings_are_filled_by_key() -> None:

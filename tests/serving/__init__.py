@@ -1,0 +1,1 @@
+"""The schedulers and their block pools."""
