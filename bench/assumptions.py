@@ -10,15 +10,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from hydra import compose, initialize_config_module
-from joblib import Parallel, delayed
 
 from conf.build import Run, build
 from conf.carry_out import carry_out, run_info
+from conf.parallel import side_by_side
 from traces.claims import METRICS, Claim, Result, findings
 from traces.metrics import Summary, read_summary
 
@@ -68,9 +70,9 @@ ASSUMPTIONS = (
 METRICS_SHOWN = ("mean_gap_p99", "gap_p99", "ttft_p99", "output_tokens_per_s")
 
 
-def change_under(assumption: Assumption, experiment: str, overrides: Sequence[str]) -> str:
+def change_under(experiment: str, overrides: Sequence[str], assumption: Assumption) -> str:
     """Run baseline and MIRAGE under one assumption and tell the changes in a line."""
-    import conf.app  # stores the schema, also in a process of its own  # noqa: F401
+    import_module("conf.app")  # stores the schema, in this process
 
     with initialize_config_module(version_base="1.3", config_module="conf"):
         own = ["compare=[recompute,mirage]", f"+experiment={experiment}", *overrides, *assumption.overrides]
@@ -106,8 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     experiment, *overrides = arguments
     print(f"{experiment} {' '.join(overrides)}: mirage against recompute, mean over the points")
     print(f"{'':40}{'mean gap P99':>11}{'all gaps P99':>13}{'TTFT P99':>9}{'tokens/s':>11}")
-    tasks = (delayed(change_under)(each, experiment, overrides) for each in ASSUMPTIONS)
-    for line in Parallel(n_jobs=2, return_as="generator")(tasks):
+    for line in side_by_side(partial(change_under, experiment, overrides), ASSUMPTIONS, n_jobs=2):
         print(line, flush=True)
     print("definitions: " + "; ".join(f"{name}: {METRICS[name].definition}" for name in METRICS_SHOWN))
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import product
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -68,16 +67,23 @@ def build(cfg: DictConfig) -> Experiment:
     base = _held_to_schema(cfg)
     if not base.compare or not base.lengths:
         raise ValueError("compare and lengths must each name at least one")
-    if strangers := [name for name in base.rates_by_lengths if name not in base.lengths]:
-        raise ValueError(f"rates_by_lengths: {', '.join(strangers)} are not among lengths={[*base.lengths]}; add them")
-    workloads = [(lengths, rate) for lengths in base.lengths for rate in _rates(base, lengths)]
-    runs = [_run(base, *workload, system) for workload, system in product(workloads, base.compare)]
+    runs = [
+        _run(base, lengths, rate, system)
+        for lengths in base.lengths
+        for rate in _rates(base, lengths)
+        for system in base.compare
+    ]
     shared = runs[0].settings
     return Experiment(name=shared.name, jobs=shared.jobs, figures=shared.output.figures, runs=tuple(runs))
 
 
 def _rates(base: Any, lengths: str) -> list[dict[str, object]]:
-    rates = base.rates_by_lengths.get(lengths) or base.rates
+    """Changes that give each rate in turn; the narrower setting wins: one rate, rates, rates by lengths."""
+    if not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None:
+        return [{}]
+    if not base.rates and base.rates_by_lengths and lengths not in base.rates_by_lengths:
+        raise ValueError(f"rates_by_lengths has none for lengths={lengths}; add them, or set rates=[...] for all")
+    rates = base.rates or base.rates_by_lengths.get(lengths, ())
     return [{"arrivals": {"rate": rate}} for rate in rates] or [{}]
 
 
@@ -88,13 +94,7 @@ def backend_factory(world: str) -> Callable[..., Backend]:
 
 def _held_to_schema(cfg: DictConfig) -> Any:
     """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
-    base: Any = OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg, enum_to_str=True))
-    has_rates = base.rates or base.rates_by_lengths
-    if has_rates and not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None:
-        raise ValueError(
-            f"arrivals.rate={base.arrivals.rate} has no effect beside rates and rates_by_lengths; set rates=[...] alone"
-        )
-    return base
+    return OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg, enum_to_str=True))
 
 
 def _run(base: Any, lengths: str, rate: Mapping[str, object], system: str) -> Run:

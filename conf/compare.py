@@ -10,6 +10,7 @@ from pathlib import Path
 
 from conf.build import Experiment, Run
 from conf.carry_out import carry_out, run_info
+from conf.parallel import side_by_side
 from traces.claims import Claim, Result, claims_from
 from traces.metrics import read_summary
 from traces.report import report
@@ -82,12 +83,15 @@ def draw_against_rate(results: Sequence[Result], folder: Path) -> Iterator[Path]
 
 def _carried_out(experiment: Experiment, folder: Path) -> Iterator[Path]:
     """Carry out the runs, several at a time, in their order; show how far they are on a terminal."""
-    from joblib import Parallel, delayed
     from tqdm import tqdm
 
-    tasks = (delayed(carry_out)(each, folder / run_name(each)) for each in experiment.runs)
-    done = Parallel(n_jobs=min(experiment.jobs, len(experiment.runs)), return_as="generator")(tasks)
-    yield from tqdm(done, total=len(experiment.runs), unit="run", disable=not sys.stderr.isatty())
+    places = [(each, folder / run_name(each)) for each in experiment.runs]
+    done = side_by_side(_carry_out, places, n_jobs=min(experiment.jobs, len(places)))
+    yield from tqdm(done, total=len(places), unit="run", disable=not sys.stderr.isatty())
+
+
+def _carry_out(place: tuple[Run, Path]) -> Path:
+    return carry_out(*place)
 
 
 def run_name(run: Run) -> str:

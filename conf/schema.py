@@ -140,8 +140,8 @@ class Settings:
 
     Attributes:
         lengths: distributions of request lengths by name; each is a workload of its own.
-        rates: requests/s of all models together; each is a workload of its own. Empty: ``arrivals.rate``.
-        rates_by_lengths: other rates for some of the lengths: short requests saturate a GPU at higher rates.
+        rates: requests/s of all models together; each is a workload of its own. ``arrivals.rate``, if set, is the only one.
+        rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU later.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         jobs: simulations that run side by side.

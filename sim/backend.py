@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from math import inf
@@ -122,8 +123,11 @@ class SimBackend:
             swap_ns=ready_ns - start_ns - remap_ns,
             remap_ns=remap_ns,
         )
-        finish = self._env.timeout(ends_ns[-1] - start_ns)
-        finish.callbacks.append(lambda _: self._finished.append(report))
+        self._env.process(self._running(report))
+
+    def _running(self, report: StepReport) -> Generator[simpy.Event, object, None]:
+        yield self._env.timeout(report.ends_ns[-1] - report.start_ns)
+        self._finished.append(report)
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         """Run SimPy to the next finished submission, else to ``until_ns`` exactly."""

@@ -64,7 +64,6 @@ def test_flags_and_their_values_come_last_in_their_order(line: str, sorted_line:
         ("mix.models.opt_13b.share=0.1", "model OPT-13b: 10% of gh200_paper"),
         ("compare=[mirage,pie]", "compare: no policy or variant pie; there are recompute, swap, mirage"),
         ("compare=[]", "compare and lengths must each name at least one"),
-        ("rates=[2] arrivals.rate=3", "arrivals.rate=3.0 has no effect beside rates=[2.0]"),
         ("arrivals=azure arrivals.path=nowhere.csv", "nowhere.csv: No such file or directory"),
         ("+experiment=c9", "could not find experiment/c9; there are c1, c2, demo"),
         ("experiment=c1", "Could not override 'experiment'. No match in the defaults list"),

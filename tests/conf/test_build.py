@@ -117,3 +117,21 @@ def test_every_policy_of_the_registry_has_its_settings_in_the_configuration() ->
 def test_the_shared_models_are_counted_in_the_order_of_the_mix() -> None:
     names = [model.shape.name for model in built("mix=c1").runs[0].models]
     assert names == ["OPT-13b", "Llama-2-13b", "Llama-3-8b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "rates"),
+    [
+        ("arrivals.rate=3 rates=[1,2] rates_by_lengths={sharegpt:[4.0]}", [3.0]),
+        ("rates=[1,2] rates_by_lengths={sharegpt:[4.0]}", [1.0, 2.0]),
+        ("rates_by_lengths={sharegpt:[4.0,5.0],alpaca:[6.0]}", [4.0, 5.0]),
+    ],
+)
+def test_the_narrower_setting_says_the_rates(given: str, rates: list[float]) -> None:
+    runs = built("lengths=sharegpt", "compare=[recompute]", *given.split()).runs
+    assert [run.settings.arrivals.rate for run in runs] == rates
+
+
+def test_lengths_without_rates_beside_others_that_have_some_are_refused() -> None:
+    with pytest.raises(ValueError, match="rates_by_lengths has none for lengths=sharegpt"):
+        built("lengths=sharegpt", "rates_by_lengths={alpaca:[6.0]}")

@@ -29,7 +29,8 @@ def check_requests(drive: Drive) -> None:
     """Every request that has arrived is in exactly one place."""
     live = [seq.request.request_id for seq in drive.scheduler.live()]
     ended = [seq for seq in drive.seqs.values() if seq.state in (State.FINISHED, State.DROPPED)]
-    assert len(set(live)) == len(live) == drive.scheduler.n_waiting + drive.scheduler.n_running + drive.scheduler.n_swapped
+    scheduler = drive.scheduler
+    assert len(set(live)) == len(live) == scheduler.n_waiting + scheduler.n_running + scheduler.n_swapped
     assert not set(live) & {seq.request.request_id for seq in ended}
     arrived = [seq for seq in drive.seqs.values() if seq.request.arrival_ns <= drive.now_ns]
     assert len(live) + len(ended) <= len(arrived)
@@ -98,17 +99,3 @@ def test_blocks_and_requests_are_conserved_while_ranges_come_and_go(case: Case, 
         lender.meddle()
         check_blocks(drive)
         check_requests(drive)
-
-
-@given(cases())
-@settings(max_examples=100)
-def test_asking_for_relief_in_vain_changes_nothing(case: Case) -> None:
-    asked: list[int] = []
-
-    def refuse(n_missing: int, ask: Ask) -> int:
-        del ask
-        asked.append(n_missing)
-        return 0
-
-    silent = [_summary(drive := Drive(case)) for _ in drive.run()] if False else None
-    del silent, asked, refuse

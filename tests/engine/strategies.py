@@ -1,0 +1,129 @@
+"""Random small setups and workloads: every policy, every ablation, every way of serving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from policies.mirage import Mirage
+from policies.policy import Policy
+from policies.registry import POLICIES
+from policies.serving.tenancy import TemporalSharing
+from policies.setup import Serving
+from policies.types import NS_PER_S, Arrival
+from sim.vmm import VmmMode
+from tests.engine.null_backend import Pace
+from tests.engine.worlds import MAX_CONTEXT, Setup, TinyModel, World, arrival
+
+mirages = st.builds(
+    Mirage,
+    max_remapped_fraction=st.sampled_from([0.3, 0.5, 1.0]),
+    layers_per_step=st.integers(1, 3),
+    lend_from=st.sampled_from(["both", "inactive", "active"]),
+    victim_order=st.sampled_from(["mru", "lru"]),
+    active_bound=st.sampled_from(["no_stall", "paper", "cap"]),
+    inactive_bound=st.sampled_from(["prefill", "cap", "no_stall"]),
+    slots=st.sampled_from(["auto", "one", "two", "threshold"]),
+    slot_threshold=st.integers(1, 3),
+    placement=st.sampled_from(["nested", "even", "first_and_last", "contiguous"]),
+    reversion=st.booleans(),
+    spare_margin=st.sampled_from([0.0, 0.1, 0.5]),
+    hysteresis_steps=st.integers(1, 4),
+    patience_steps=st.integers(1, 4),
+    activation=st.sampled_from(["stream", "migrate", "preempt_borrower"]),
+    preemption=st.sampled_from(["recompute", "swap"]),
+)
+
+_SETTINGS: Mapping[str, SearchStrategy[Policy]] = {"mirage": mirages}
+
+policies: SearchStrategy[Policy] = st.one_of(
+    *(_SETTINGS.get(name, st.builds(policy)) for name, policy in POLICIES.items()), mirages
+)
+
+
+@st.composite
+def setups(
+    draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, world: SearchStrategy[World] | None = None
+) -> Setup:
+    """Pools of a few blocks, so that preemption, lending, reversion and swapping are the rule."""
+    has_priorities = draw(st.booleans())
+    models = tuple(
+        TinyModel(
+            n_layers=draw(st.integers(2, 6)),
+            layer_pages=draw(st.integers(1, 4)),
+            n_base_blocks=draw(st.integers(2, 8)),
+            priority=draw(st.integers(0, 2)) if has_priorities else None,
+        )
+        for _ in range(draw(st.integers(1, 3)))
+    )
+    serving = Serving(
+        block_tokens=draw(st.sampled_from([2, 4])),
+        max_num_seqs=draw(st.integers(1, 4)),
+        max_num_batched_tokens=draw(st.sampled_from([4, 8, MAX_CONTEXT])),
+        chunked_prefill=draw(st.booleans()),
+        async_output=draw(st.booleans()),
+        prefix_caching=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.01, 0.3])),
+        swap_space_bytes=2**20,
+        share_idle_kv=draw(st.sampled_from([False, False, True])),
+    )
+    tenancy = TemporalSharing(
+        quantum_s=draw(st.sampled_from([1, 150, 1000])) / NS_PER_S,
+        order="priority" if has_priorities and draw(st.booleans()) else "round_robin",
+        priorities=tuple(model.priority for model in models),
+    )
+    pace = Pace(
+        fetch_ns=draw(st.sampled_from([2, 20, 90])),
+        load_ns=draw(st.sampled_from([1, 60, 400])),
+        remap_ns=draw(st.sampled_from([0, 7])),
+    )
+    return Setup(
+        policy=draw(policy),
+        models=models,
+        serving=serving,
+        tenancy=tenancy,
+        pace=pace,
+        world=draw(world or st.sampled_from(["null", "sim"])),
+        vmm_mode=draw(st.sampled_from(VmmMode)),
+        leaps=draw(st.booleans()),
+    )
+
+
+def prompts(n_tokens: int, request_id: int) -> SearchStrategy[tuple[tuple[str, int], ...] | None]:
+    """Nothing known, a shared beginning, or the answer to an earlier request quoted."""
+    n_shared = max(1, n_tokens // 2)
+    own = ((f"own{request_id}", n_tokens - n_shared),) if n_tokens > n_shared else ()
+    quoted = f"out{request_id // 2}"
+    return st.sampled_from([None, (("all", n_tokens),), (("all", n_shared), *own), ((quoted, n_shared), *own)])
+
+
+@st.composite
+def workloads(draw: st.DrawFn, n_models: int, max_size: int = 8) -> list[Arrival]:
+    """Requests that may come at one instant, may be too long for a pool, and stop before what they declare."""
+    arrivals: list[Arrival] = []
+    now_ns = 0
+    for request_id in range(draw(st.integers(1, max_size))):
+        now_ns += draw(st.sampled_from([0, 0, 1, 60, 300, 2000]))
+        n_prompt = draw(st.integers(1, 20))
+        declared = draw(st.integers(1, 16))
+        arrivals.append(
+            arrival(
+                request_id,
+                now_ns,
+                n_prompt=n_prompt,
+                n_output=draw(st.integers(1, declared)),
+                declared=declared,
+                model=draw(st.integers(0, n_models - 1)),
+                prompt=draw(prompts(n_prompt, request_id)),
+            )
+        )
+    return arrivals
+
+
+@st.composite
+def cases(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> tuple[Setup, list[Arrival]]:
+    """A setup and a workload for it."""
+    setup = draw(setups(policy))
+    return setup, draw(workloads(len(setup.models)))

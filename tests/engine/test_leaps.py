@@ -1,0 +1,19 @@
+"""Submitting identical steps together changes nothing that results hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+
+from policies.types import Arrival
+from tests.engine.strategies import cases
+from tests.engine.worlds import Setup, serve
+
+
+@given(cases())
+def test_leaps_on_and_off_leave_the_same_tables(case: tuple[Setup, list[Arrival]]) -> None:
+    setup, arrivals = case
+    leaping, one_by_one = (serve(replace(setup, leaps=leaps), arrivals) for leaps in (True, False))
+    assert leaping[0] is one_by_one[0]
+    assert leaping[1].tables == one_by_one[1].tables

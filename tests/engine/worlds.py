@@ -1,0 +1,192 @@
+"""Engines small enough that everything happens within a few steps: tiny layers, tiny pools, tiny pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from policies.backend import Backend
+from policies.engine import Engine, Outcome
+from policies.journal import Journal
+from policies.lane import Lane, TrueLengths
+from policies.memory.ledger import Ledger
+from policies.policy import Policy
+from policies.recompute import Recompute
+from policies.serving.tenancy import TemporalSharing
+from policies.setup import ServedModel, Serving, open_lanes, open_ledger
+from policies.types import NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape, Request, Work
+from sim.backend import SimBackend
+from sim.vmm import VmmCost, VmmMode
+from tests.engine.null_backend import NullBackend, Pace
+from tests.engine.page_table import PageTable
+from tests.engine.recorder import Recorder
+
+PAGE_BYTES = 32
+MAX_CONTEXT = 64
+HBM_BYTES_PER_S = 10 * 10**9
+World = Literal["null", "sim"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinyModel:
+    """A model of few layers: ``layer_pages`` pages each, and KV pages for ``n_base_blocks`` blocks."""
+
+    n_layers: int = 4
+    layer_pages: int = 2
+    n_base_blocks: int = 8
+    priority: int | None = None
+
+    def shape(self, name: str) -> ModelShape:
+        """K and V take two bytes a token and layer."""
+        layer_bytes = self.layer_pages * PAGE_BYTES
+        return ModelShape(
+            name=name, n_layers=self.n_layers, hidden=1, n_heads=1, n_kv_heads=1, head_dim=1, ffn=1, vocab=1,
+            gated_mlp=False, layer_bytes=layer_bytes, total_bytes=self.n_layers * layer_bytes + 1, dtype_bytes=1,
+            max_context_tokens=MAX_CONTEXT,
+        )  # fmt: skip
+
+    def n_pages(self, block_tokens: int) -> int:
+        """All of its pages: layers, one of embeddings, one of activations, KV cache."""
+        kv_bytes = self.n_base_blocks * self.shape("any").block_bytes(block_tokens)
+        return self.n_layers * self.layer_pages + 2 + -(-kv_bytes // PAGE_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """All that a run depends on but its arrivals."""
+
+    policy: Policy = Recompute()
+    models: tuple[TinyModel, ...] = (TinyModel(),)
+    serving: Serving = Serving(block_tokens=4, max_num_seqs=4, max_num_batched_tokens=MAX_CONTEXT)
+    tenancy: TemporalSharing = TemporalSharing(quantum_s=500 / NS_PER_S)
+    pace: Pace = Pace()
+    world: World = "null"
+    vmm_mode: VmmMode = VmmMode.RANGE
+    leaps: bool = True
+    max_steps: int = 20_000
+    use_every_ns: int = 700
+
+    def hardware(self) -> HardwareProfile:
+        """A power of two of pages, so that every share is exact; one page crosses the link in ``fetch_ns``."""
+        needed = sum(model.n_pages(self.serving.block_tokens) for model in self.models)
+        rate = PAGE_BYTES * NS_PER_S // self.pace.fetch_ns
+        return HardwareProfile(
+            name="tiny",
+            hbm_bytes=PAGE_BYTES << needed.bit_length(),
+            hbm_bytes_per_s=HBM_BYTES_PER_S,
+            page_bytes=PAGE_BYTES,
+            link=LinkProfile(h2d_bytes_per_s=rate, d2h_bytes_per_s=rate, joint_bytes_per_s=rate),
+        )
+
+    def served(self, hardware: HardwareProfile) -> list[ServedModel]:
+        """The models with their shares."""
+        n_pages = hardware.hbm_bytes // PAGE_BYTES
+        return [
+            ServedModel(
+                shape=model.shape(str(index)),
+                share=model.n_pages(self.serving.block_tokens) / n_pages,
+                activation_bytes=1,
+                priority=model.priority,
+            )
+            for index, model in enumerate(self.models)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearCompute:
+    """A ``ComputeModel`` with the constants of a ``Pace``."""
+
+    pace: Pace
+
+    def layer_ns(self, work: Work) -> int:
+        return self.pace.compute_ns(work) // 4
+
+    def repeated_layer_ns(self, work: Work, n_steps: int) -> Seq[int]:
+        contexts = (work.decode_context_tokens + nth * work.n_decode_seqs for nth in range(n_steps))
+        return [self.layer_ns(replace(work, decode_context_tokens=n_tokens)) for n_tokens in contexts]
+
+    def head_ns(self, work: Work) -> int:
+        return self.pace.rest_ns + work.n_sampled
+
+    def host_ns(self, work: Work) -> int:
+        return self.pace.rest_ns + work.n_seqs
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An engine about to run, and all that it was made of."""
+
+    engine: Engine
+    lanes: list[Lane]
+    ledger: Ledger
+    backend: Backend
+    truth: TrueLengths
+
+    def run(self, arrivals: Seq[Arrival]) -> Outcome:
+        """Serve them to the end."""
+        return self.engine.run(iter(arrivals))
+
+
+def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths | None = None) -> Scene:
+    """Put an engine together on one of the two worlds."""
+    hardware, truth = setup.hardware(), truth or TrueLengths()
+    served = setup.served(hardware)
+    ledger = open_ledger(served, hardware)
+    lanes = open_lanes(served, ledger, hardware, setup.serving, preemption=setup.policy.preemption, truth=truth)
+    backend = open_backend(setup, lanes, ledger)
+    engine = Engine(
+        lanes=lanes,
+        truth=truth,
+        policy=setup.policy,
+        tenancy=setup.tenancy,
+        ledger=ledger,
+        backend=backend,
+        hardware=hardware,
+        journal=journal or Recorder(),
+        leaps=setup.leaps,
+        max_steps=setup.max_steps,
+        use_every_ns=setup.use_every_ns,
+    )
+    return Scene(engine, lanes, ledger, backend, truth)
+
+
+def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> NullBackend | SimBackend:
+    """The world that the setup names."""
+    if setup.world == "null":
+        return NullBackend(setup.pace, PageTable(ledger, [lane.layout for lane in lanes]))
+    return SimBackend(
+        [lane.shape for lane in lanes],
+        setup.hardware(),
+        [LinearCompute(setup.pace)] * len(lanes),
+        vmm=VmmCost(range_ns=setup.pace.remap_ns, page_ns=setup.pace.remap_ns),
+        vmm_mode=setup.vmm_mode,
+    )
+
+
+def arrival(
+    request_id: int,
+    arrival_ns: int = 0,
+    *,
+    n_prompt: int = 4,
+    n_output: int = 3,
+    declared: int | None = None,
+    model: int = 0,
+    prompt: tuple[tuple[str, int], ...] | None = None,
+) -> Arrival:
+    """A request; unless it says otherwise it declares exactly what it will produce."""
+    request = Request(
+        request_id=request_id,
+        model=model,
+        arrival_ns=arrival_ns,
+        n_prompt_tokens=n_prompt,
+        max_output_tokens=declared or n_output,
+        prompt=prompt,
+    )
+    return Arrival(request=request, n_output_tokens=n_output)
+
+
+def serve(setup: Setup, arrivals: Seq[Arrival]) -> tuple[Outcome, Recorder]:
+    """Run from the start; how it ended, and its tables."""
+    recorder = Recorder()
+    return open_scene(setup, recorder).run(arrivals), recorder
