@@ -25,6 +25,10 @@ from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
 
 
+MANY_STEPS = 1000
+"""Steps without a token after which the loop asks whether there will ever be one; only the time until then depends on it."""
+
+
 class Outcome(Enum):
     """How a run ended."""
 
@@ -46,6 +50,7 @@ class Engine:
         journal: is told what happens.
         leaps: submit identical decode steps together; results do not depend on it.
         max_steps: stop after so many steps (``None``: never).
+        gives_up: end when steps go by without a token, as they might for ever.
         use_every_ns: how often the use of HBM is told to the journal, besides every change.
     """
 
@@ -62,6 +67,7 @@ class Engine:
         journal: Journal,
         leaps: bool = True,
         max_steps: int | None = None,
+        gives_up: bool = True,
         use_every_ns: int = 100_000_000,
     ) -> None:
         self.n_steps = 0
@@ -74,10 +80,12 @@ class Engine:
         self._journal = journal
         self._leaps = leaps
         self._max_steps = max_steps
+        self._gives_up = gives_up
         self._use_every_ns = use_every_ns
         self._next_use_ns = 0
         self._current: int | None = None
         self._turn_began_ns = 0
+        self._last_progress_step = 0
         self._next: Arrival | None = None
         self._tokens = [TokenClock(lane.index, journal) for lane in lanes]
         self._relief = Relief(
@@ -108,6 +116,8 @@ class Engine:
                 report = self._backend.advance(None)
                 assert report is not None, "a submission is in flight"
                 self._finish(self._lanes[report.lane], report)
+            elif self._gives_up and self._next is None and self._spins():
+                return Outcome.STUCK
             elif not self._start():
                 if self._next is None:
                     return Outcome.STUCK if any(lane.has_work for lane in self._lanes) else Outcome.DONE
@@ -123,6 +133,7 @@ class Engine:
             lane = self._lanes[arrival.request.model]
             lane.scheduler.add(Sequence(arrival.request))
             lane.blocked = False
+            self._last_progress_step = self.n_steps
             if self._next is not None and self._next.request.arrival_ns < arrival.request.arrival_ns:
                 raise ValueError(
                     f"request {self._next.request.request_id} arrives at {self._next.request.arrival_ns} ns, "
@@ -131,6 +142,17 @@ class Engine:
 
     def _in_flight(self) -> Lane | None:
         return next((lane for lane in self._lanes if lane.in_flight), None)
+
+    def _spins(self) -> bool:
+        """Whether steps go by without a token, more than it takes to compute every prompt.
+
+        vLLM's chunked prefill can preempt its own only sequence before every chunk, and a
+        quantum can be too short for what a model loses at each turn of another.
+        """
+        n_steps = self.n_steps - self._last_progress_step
+        if n_steps < MANY_STEPS:
+            return False
+        return n_steps > sum(seq.n_tokens for lane in self._lanes for seq in lane.scheduler.live())
 
     def _start(self) -> bool:
         """Let the lane whose turn it is compose and submit a step; try the others if it cannot."""
@@ -144,15 +166,15 @@ class Engine:
 
     def _choose(self) -> Lane | None:
         now_ns = self._backend.now_ns
-        ready = [lane.has_work and not lane.blocked for lane in self._lanes]
+        ready = [lane.is_ready for lane in self._lanes]
         chosen = self._tenancy.choose(self._current, now_ns - self._turn_began_ns, ready)
         if chosen is None:
             return None
         lane = self._lanes[chosen]
         if chosen != self._current:
             self._switch_to(lane)
-        elif now_ns - self._turn_began_ns >= self._tenancy.quantum_ns:
-            self._turn_began_ns = now_ns  # nobody else has work: its next turn begins
+        elif self._is_contested() and now_ns - self._turn_began_ns >= self._tenancy.quantum_ns:
+            self._turn_began_ns = now_ns  # it comes before the others again (by priority): its next turn begins
         return lane
 
     def _switch_to(self, lane: Lane) -> None:
@@ -174,11 +196,13 @@ class Engine:
         step = scheduler.compose(now_ns, lambda n_short, ask: self._relief.grant(lane, n_short, ask))
         self._journal.composed(lane.index, now_ns, step, scheduler)
         retired = (scheduler.is_async or not step.rows) and self._retire(lane)
+        lane.n_swapped_out += step.n_swapped_out
         if not step.rows:
             self.n_steps += step.acted
             self._drain(lane)
             return retired or step.acted
-        batch = batch_of(step, lane.block_bytes)
+        batch = batch_of(step, lane.n_swapped_out, lane.block_bytes)
+        lane.n_swapped_out = 0
         lane.in_flight = (step, batch)
         n_steps = 1 if retired else self._n_repeats(lane, step)
         self._backend.submit(lane.index, batch, n_steps, self._stop_ns())
@@ -207,10 +231,13 @@ class Engine:
         bounds = [self._next_use_ns]
         if self._next is not None:
             bounds.append(self._next.request.arrival_ns)
-        others = (lane for lane in self._lanes if lane.index != self._current)
-        if any(lane.has_work and not lane.blocked for lane in others):
+        if self._is_contested():
             bounds.append(self._turn_began_ns + self._tenancy.quantum_ns)
         return min(bounds)
+
+    def _is_contested(self) -> bool:
+        """Whether another model than the one whose turn it is could run."""
+        return any(lane.is_ready for lane in self._lanes if lane.index != self._current)
 
     def _finish(self, lane: Lane, report: StepReport) -> None:
         """Account a finished submission: tokens, measurements, ends, landed loads."""
@@ -238,6 +265,8 @@ class Engine:
         mute = {id(prefill.seq) for prefill in step.prefills if not prefill.samples}
         # Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
         seqs = [seq for seq, _ in step.rows if seq.state is not State.FINISHED and id(seq) not in mute]
+        if seqs:
+            self._last_progress_step = self.n_steps
         clock = self._tokens[lane.index]
         clock.sampled(seqs, report, has_prefill=bool(step.prefills))
         if step.prefills:

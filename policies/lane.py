@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from policies.backend import Batch
 from policies.memory.layout import KvLayout
+from policies.serving.blocks import SharedBytes
 from policies.serving.estimates import StepEstimates
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence
@@ -45,7 +46,9 @@ class Lane:
 
     Attributes:
         quiet_until: for each kind of question the step before which it is not asked again.
+        budget: bytes that its pool shares with those of other models (``share_idle_kv``).
         asked: kinds of question that came up while the present step was composed.
+        n_swapped_out: blocks that a step without rows swapped out; they cross before the next one that has some.
         blocked: nothing can run until something changes.
     """
 
@@ -55,11 +58,13 @@ class Lane:
     layout: KvLayout
     block_bytes: int
     priority: int | None = None
+    budget: SharedBytes | None = None
     estimates: StepEstimates = field(default_factory=StepEstimates)
     in_flight: tuple[Step, Batch] | None = None
     last_active_step: int | None = None
     quiet_until: dict[Ask, int] = field(default_factory=dict[Ask, int])
     asked: set[Ask] = field(default_factory=set[Ask])
+    n_swapped_out: int = 0
     blocked: bool = False
 
     @property
@@ -68,16 +73,21 @@ class Lane:
         scheduler = self.scheduler
         return bool(scheduler.n_running or scheduler.n_waiting or scheduler.n_swapped)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it could take its turn."""
+        return self.has_work and not self.blocked
 
-def batch_of(step: Step, block_bytes: int) -> Batch:
-    """Add up what a composed step computes and copies."""
+
+def batch_of(step: Step, n_swapped_out: int, block_bytes: int) -> Batch:
+    """Add up what a composed step computes, and the blocks that cross the link before it."""
     n_prefill = len(step.prefills)
     n_decode = len(step.rows) - n_prefill
     prefilling = {id(prefill.seq) for prefill in step.prefills}
     contexts = sum(seq.n_tokens for seq, _ in step.rows if id(seq) not in prefilling) if n_decode else 0
     pairs = 0
     for prefill in step.prefills:
-        before = prefill.seq.n_computed
+        before = prefill.seq.n_computed + prefill.n_cached
         pairs += prefill.n_tokens * (2 * before + prefill.n_tokens + 1) // 2
     work = Work(
         n_prefill_tokens=sum(prefill.n_tokens for prefill in step.prefills),
@@ -90,6 +100,6 @@ def batch_of(step: Step, block_bytes: int) -> Batch:
     return Batch(
         work=work,
         rows=step.rows,
-        swap_out_bytes=step.n_swapped_out * block_bytes,
+        swap_out_bytes=n_swapped_out * block_bytes,
         swap_in_bytes=step.n_swapped_in * block_bytes,
     )

@@ -217,9 +217,11 @@ class Mirage:
         for lender in active if self.slots == "auto" else ():
             model = view.models[lender]
             now = model.residency.wanted
-            other = target_for(model.residency, now.loans, 3 - now.n_slots, self.placement)
-            busy = {layer for layer, _ in model.residency.loading}
-            if len(other.cycling) > model.residency.n_layers or busy & {*other.cycling}:
+            n_slots = 3 - now.n_slots
+            if len(now.loans) + n_slots > model.residency.n_layers:
+                continue
+            other = target_for(model.residency, now.loans, n_slots, self.placement)
+            if {layer for layer, _ in model.residency.loading} & {*other.cycling}:
                 continue
             if _predicted_step_ns(model, other) * 20 < _predicted_step_ns(model, now) * 19:
                 return _change(view, lender, other, Reason.RESHAPE, memory)

@@ -127,6 +127,7 @@ def _lane(
         ),
         block_bytes=block_bytes,
         priority=models[index].priority,
+        budget=budget,
     )
 
 

@@ -131,6 +131,8 @@ class SimBackend:
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         """Run SimPy to the next finished submission, else to ``until_ns`` exactly."""
+        if until_ns is None and not self._busy:
+            raise ValueError("nothing is in flight; name a time to advance to")
         horizon_ns = inf if until_ns is None else until_ns
         while not self._finished and self._env.peek() <= horizon_ns:
             self._env.step()
@@ -138,8 +140,7 @@ class SimBackend:
             report = self._finished.popleft()
             self._busy.remove(report.lane)
             return report
-        if until_ns is None:
-            raise ValueError("nothing is in flight; name a time to advance to")
+        assert until_ns is not None, "a busy lane has an event to come"
         if until_ns > self.now_ns:
             self._env.run(until=until_ns)  # only moves the clock: every event up to then has been stepped
         return None
@@ -153,12 +154,12 @@ class SimBackend:
 
     def _swap(self, batch: Batch, at_ns: int) -> int:
         """Put swapped KV on the link; when it has crossed. vLLM 0.7.3 swaps before it computes."""
-        end_ns = at_ns
+        copies: list[Copy] = []
         if batch.swap_out_bytes:
-            end_ns = max(end_ns, self._link.d2h(batch.swap_out_bytes, at_ns).end_ns)
+            copies.append(self._link.d2h(batch.swap_out_bytes, at_ns))
         if batch.swap_in_bytes:
-            end_ns = max(end_ns, self._link.h2d(batch.swap_in_bytes, at_ns).end_ns)
-        return end_ns
+            copies.append(self._link.h2d(batch.swap_in_bytes, at_ns))
+        return max([at_ns, *(copy.end_ns for copy in copies)])  # both requested: one may postpone the other
 
     def _steps(
         self, lane: int, batch: Batch, n_steps: int, start_ns: int, stop_ns: int

@@ -141,6 +141,7 @@ def serve_alone(
         journal=journal,
         leaps=leaps,
         max_steps=max_steps,
+        gives_up=False,  # vLLM would go on
         use_every_ns=NEVER_NS,
     )
     return engine.run(arrivals), backend.now_ns

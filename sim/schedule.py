@@ -25,8 +25,8 @@ PROG = "python -m sim schedule"
 MISTAKE = 2  # as argparse has it
 UNBOUNDED_MODEL_LEN = 131_072  # what the recorded cases with chunked prefill have
 
-DESCRIPTION = """\
-Runs a trace through vLLM 0.7.3's scheduler and writes what it does at every step as JSON lines."""
+DESCRIPTION = "Runs a trace through vLLM 0.7.3's scheduler and writes what it does at every step as JSON lines."
+EXAMPLE = f"example: {PROG} --scheduler vllm_v0 --trace case.csv --args case.args.json --out log.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,29 +154,37 @@ def _text(value: object) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog=PROG,
+        usage=f"{PROG} --scheduler vllm_v0 --trace FILE --out FILE --num-blocks N [options]",
         description=DESCRIPTION,
+        epilog=EXAMPLE,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--scheduler", choices=["vllm_v0"], help="which version's scheduler (required)")
     add(
         "--trace",
         type=Path,
+        metavar="FILE",
         help="CSV with the columns id, arrival (s), prompt, output_len (required). A prompt is NAME:N|NAME:N, the "
         "first N tokens of each stream; outR is the stream that request R produces",
     )
-    add("--args", type=Path, help="JSON object of the options below, with _ for -; the command line overrides it")
-    add("--out", type=Path, help="where the log goes (required); written whole or not at all")
-    add("--num-blocks", type=int, help="KV blocks (required)")
-    add("--num-cpu-blocks", type=int, help="host blocks for swapped requests (default 0)")
-    add("--block-size", type=int, help="tokens of a block (default 16)")
-    add("--max-num-seqs", type=int, help="requests that may run at once (default 256)")
-    add("--max-num-batched-tokens", type=int, help="tokens that a step may compute (default 2048)")
+    add(
+        "--args",
+        type=Path,
+        metavar="FILE",
+        help="JSON object of the options below, with _ for -; the command line overrides it",
+    )
+    add("--out", type=Path, metavar="FILE", help="where the log goes (required); written whole or not at all")
+    add("--num-blocks", type=int, metavar="N", help="KV blocks (required)")
+    add("--num-cpu-blocks", type=int, metavar="N", help="host blocks for swapped requests (default 0)")
+    add("--block-size", type=int, metavar="N", help="tokens of a block (default 16)")
+    add("--max-num-seqs", type=int, metavar="N", help="requests that may run at once (default 256)")
+    add("--max-num-batched-tokens", type=int, metavar="N", help="tokens that a step may compute (default 2048)")
     add(
         "--max-model-len",
         type=int,
+        metavar="N",
         help=f"longest sequence; 0 (default) is {UNBOUNDED_MODEL_LEN} with chunked prefill, else the tokens of a step",
     )
     add("--chunked", type=_on_off, metavar="on|off", help="chunked prefill (default off)")
@@ -189,8 +197,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A,B,C",
         help="seconds of a step, and of each token and request in it (default 0.005,0.00002,0.0001)",
     )
-    add("--max-steps", type=int, help="stop after so many steps (default 20000)")
-    add("--leaps", type=_on_off, metavar="on|off", help="submit like steps together; same log (default off)")
+    add("--max-steps", type=int, metavar="N", help="stop after so many steps (default 20000)")
+    add("--leaps", type=_on_off, metavar="on|off", help="submit like steps together (default off); the log is the same")
     return parser
 
 

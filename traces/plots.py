@@ -86,6 +86,7 @@ def against_rate(results: Sequence[Result], path: Path) -> None:
                     ax.plot(rates, values, line.dashes, color=line.colour, marker="o", markersize=4)
                 ax.set(title=name, xlabel="requests/s", ylabel=panel.label, yscale=panel.scale)
                 if panel.scale == "log":
+                    _at_least_a_decade(ax)
                     _plain_ticks(ax.yaxis)
                 else:
                     ax.set_ylim(bottom=0)
@@ -162,6 +163,14 @@ def _label_shares(row: Sequence[Axes]) -> None:
         ax.set_yticks([1, 0.1, 0.01, 0.001, 0.0001], ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"])
         ax.tick_params(labelleft=column == 0)
     row[0].set_ylabel("at least as long")
+
+
+def _at_least_a_decade(ax: Axes) -> None:
+    """Keep a logarithmic axis from blowing up differences that nobody would see."""
+    least, most = ax.get_ylim()
+    if most < 10 * least:
+        middle = (least * most) ** 0.5
+        ax.set_ylim(middle / 10**0.5, middle * 10**0.5)
 
 
 def _plain_ticks(axis: Axis) -> None:

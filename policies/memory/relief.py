@@ -14,7 +14,7 @@ from policies.decision import Decision
 from policies.errors import HbmOverdrawn
 from policies.journal import HbmUse, Journal
 from policies.lane import Lane
-from policies.memory.ledger import Ledger, Plan
+from policies.memory.ledger import Ledger
 from policies.memory.ops import Lend, MoveBlocks, Op, Withdraw
 from policies.memory.residency import Loan, Target
 from policies.policy import Policy
@@ -54,6 +54,8 @@ class Relief:
         self._clock = clock
         self._policy_memory: object = None
         self._refused: tuple[Target, ...] | None = None
+        self._instant = (0, 0)
+        self._n_changes = 0
 
     @property
     def anything_lent(self) -> bool:
@@ -75,7 +77,7 @@ class Relief:
         A "no" holds for the decision's ``quiet_steps``, counted in steps, not in
         submissions, so that leaps change nothing.
         """
-        if not self._policy.lends or self._clock.n_steps < lane.quiet_until.get(ask, 0):
+        if not self._policy.lends or self._clock.n_steps < lane.quiet_until.get(ask, 0) or self._is_restless():
             return False
         view = self._view(lane, ask, n_short_blocks)
         decision = self._policy.decide(view)
@@ -84,10 +86,11 @@ class Relief:
         refused = wanted and not self._enact(decision)
         changed = wanted and not refused
         self._refused = decision.targets if refused else None
-        if changed:
+        if changed or decision.preempt:
+            self._n_changes += 1
             self._hear_again()
             self.publish_use()
-        else:
+        if not changed:
             lane.quiet_until[ask] = self._clock.n_steps + decision.quiet_steps
         self._journal.decided(self._backend.now_ns, view, decision, changed=changed, refused=refused)
         return changed
@@ -107,6 +110,16 @@ class Relief:
         """Tell the journal who holds HBM now."""
         self._journal.hbm(self._backend.now_ns, [self._use(lane) for lane in self._lanes])
 
+    def _is_restless(self) -> bool:
+        """Whether the memory has changed so often at this instant that the policy might never let a step run.
+
+        Lending and taking back every home twice over are as many changes as any plan can need.
+        """
+        instant = self._backend.now_ns, self._clock.n_steps
+        if instant != self._instant:
+            self._instant, self._n_changes = instant, 0
+        return self._n_changes >= 4 * sum(lane.shape.n_layers for lane in self._lanes)
+
     def _hear_again(self) -> None:
         for lane in self._lanes:
             lane.quiet_until.clear()
@@ -118,7 +131,11 @@ class Relief:
             lane.scheduler.preempt(decision.preempt)
         try:
             plan = self._ledger.plan(decision.targets, self._n_referenced_after(decision))
-            self._backend.apply(Change((*self._vacate(plan, decision), *plan.ops)))
+            ended = [op for op in plan.ops if isinstance(op, Withdraw)]
+            self._refuse_overdrawn_budgets(ended)
+            if decision.migrate:
+                self._vacate(ended)
+            self._backend.apply(Change(plan.ops))
         except HbmOverdrawn:
             return False
         self._ledger.commit(plan)
@@ -134,22 +151,38 @@ class Relief:
 
         return n_referenced
 
-    def _vacate(self, plan: Plan, decision: Decision) -> list[Op]:
-        """Move live blocks out of the ranges that a migrating decision withdraws.
+    def _refuse_overdrawn_budgets(self, ended: Seq[Withdraw]) -> None:
+        """See to it that a budget that pools share has what these ranges brought into it.
 
         Raises:
-            HbmOverdrawn: the borrower has not enough free blocks of its own; nothing moved.
+            HbmOverdrawn: other blocks use it.
         """
-        if not decision.migrate:
-            return []
-        ended = [op for op in plan.ops if isinstance(op, Withdraw)]
+        for lane in self._lanes:
+            if lane.budget is not None:
+                n_bytes = sum(self._range_bytes(op) for op in ended if self._lanes[op.borrower].budget is lane.budget)
+                if n_bytes > lane.budget.free_bytes:
+                    raise HbmOverdrawn(f"{n_bytes} bytes would leave a KV budget with {lane.budget.free_bytes} free")
+
+    def _range_bytes(self, op: Withdraw) -> int:
+        borrower = self._lanes[op.borrower]
+        return borrower.layout.blocks_per_home[op.lender] * borrower.block_bytes
+
+    def _vacate(self, ended: Seq[Withdraw]) -> None:
+        """Move live blocks out of ranges that end, in tables and on the device: that needs no memory that is not there.
+
+        Raises:
+            HbmOverdrawn: a borrower has not enough free blocks of its own; nothing moved.
+        """
         for lane in self._lanes:
             pool = lane.scheduler.pool
             needed = sum(pool.n_referenced((op.lender, op.home)) for op in ended if op.borrower == lane.index)
             if needed > pool.n_base_free:
                 raise HbmOverdrawn(f"model {lane.index}: {needed} blocks to move, {pool.n_base_free} free at home")
-        moves = [(op.borrower, self._lanes[op.borrower].scheduler.vacate((op.lender, op.home))) for op in ended]
-        return [MoveBlocks(model, tuple(pairs), self._lanes[model].block_bytes) for model, pairs in moves if pairs]
+        for op in ended:
+            lane = self._lanes[op.borrower]
+            moves = tuple(lane.scheduler.vacate((op.lender, op.home)))
+            if moves:
+                self._backend.apply(Change((MoveBlocks(lane.index, moves, lane.block_bytes),)))
 
     def _tell_pool(self, op: Op) -> None:
         match op:

@@ -59,14 +59,14 @@ class BlockPool:
         budget: bytes that several pools share, besides each one's own blocks.
 
     Raises:
-        ValueError: there is no block, or a budget without ``block_bytes``.
+        ValueError: ``n_base`` is negative, or there is a budget without ``block_bytes``.
     """
 
     def __init__(
         self, n_base: int, *, caching: bool = False, block_bytes: int = 0, budget: SharedBytes | None = None
     ) -> None:
         if n_base < 0:
-            raise ValueError(f"a pool of n_base={n_base} blocks is impossible")
+            raise ValueError(f"n_base={n_base} blocks must not be negative")
         if budget is not None and block_bytes < 1:
             raise ValueError(f"a shared budget needs block_bytes >= 1, not {block_bytes}")
         self.n_base = n_base

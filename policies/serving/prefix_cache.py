@@ -7,7 +7,7 @@ starts its stream at 0, so two prefixes are equal exactly if they are the same p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,9 @@ from policies.types import Request
 
 Stream = str | int
 """A name out of the trace; for a prompt without identity the number of its request."""
+
+OUTPUT = "out"
+"""How the stream of a request's output begins; its number follows."""
 
 NEVER_NS = -1
 """Last access of a block that no freed sequence has left (vLLM's default)."""
@@ -75,8 +78,13 @@ class Content:
 
 
 def output_stream(request: Request) -> str:
-    """The stream of a request's output tokens, which later prompts may quote."""
-    return f"out{request.request_id}"
+    """The stream of a request's output tokens, which prompts may quote."""
+    return f"{OUTPUT}{request.request_id}"
+
+
+def quoted_outputs(request: Request) -> Iterator[str]:
+    """The output streams that a prompt quotes (any stream that is named like one)."""
+    return (stream for stream, _ in request.prompt or () if stream.startswith(OUTPUT))
 
 
 class PrefixCache:

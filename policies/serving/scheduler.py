@@ -55,8 +55,8 @@ class Step:
 
     @property
     def acted(self) -> bool:
-        """Whether composing changed anything; if it did but left no rows, composing again may find some."""
-        return bool(self.rows or self.preempted or self.ended or self.dropped or self.n_swapped_in)
+        """Whether there is a step: something runs, or room was made so that composing again may find what runs."""
+        return bool(self.rows or self.preempted or self.dropped or self.n_swapped_in)
 
 
 class Scheduler(Protocol):

@@ -122,9 +122,9 @@ def test_the_shared_models_are_counted_in_the_order_of_the_mix() -> None:
 @pytest.mark.parametrize(
     ("given", "rates"),
     [
-        ("arrivals.rate=3 rates=[1,2] rates_by_lengths={sharegpt:[4.0]}", [3.0]),
-        ("rates=[1,2] rates_by_lengths={sharegpt:[4.0]}", [1.0, 2.0]),
-        ("rates_by_lengths={sharegpt:[4.0,5.0],alpaca:[6.0]}", [4.0, 5.0]),
+        ("arrivals.rate=3 rates=[1,2] +rates_by_lengths.sharegpt=[4.0]", [3.0]),
+        ("rates=[1,2] +rates_by_lengths.sharegpt=[4.0]", [1.0, 2.0]),
+        ("+rates_by_lengths.sharegpt=[4.0,5.0]", [4.0, 5.0]),
     ],
 )
 def test_the_narrower_setting_says_the_rates(given: str, rates: list[float]) -> None:
@@ -134,4 +134,4 @@ def test_the_narrower_setting_says_the_rates(given: str, rates: list[float]) -> 
 
 def test_lengths_without_rates_beside_others_that_have_some_are_refused() -> None:
     with pytest.raises(ValueError, match="rates_by_lengths has none for lengths=sharegpt"):
-        built("lengths=sharegpt", "rates_by_lengths={alpaca:[6.0]}")
+        built("lengths=sharegpt", "+rates_by_lengths.alpaca=[6.0]")

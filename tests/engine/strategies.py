@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -51,22 +52,23 @@ def setups(
     has_priorities = draw(st.booleans())
     models = tuple(
         TinyModel(
-            n_layers=draw(st.integers(2, 6)),
+            n_layers=draw(st.sampled_from([4, 3, 5, 6, 2])),
             layer_pages=draw(st.integers(1, 4)),
-            n_base_blocks=draw(st.integers(2, 8)),
+            n_base_blocks=draw(st.integers(4, 9)),
             priority=draw(st.integers(0, 2)) if has_priorities else None,
         )
         for _ in range(draw(st.integers(1, 3)))
     )
+    chunked = draw(st.booleans())
     serving = Serving(
-        block_tokens=draw(st.sampled_from([2, 4])),
-        max_num_seqs=draw(st.integers(1, 4)),
-        max_num_batched_tokens=draw(st.sampled_from([4, 8, MAX_CONTEXT])),
-        chunked_prefill=draw(st.booleans()),
+        block_tokens=draw(st.sampled_from([4, 2])),
+        max_num_seqs=draw(st.sampled_from([4, 3, 1])),
+        max_num_batched_tokens=draw(st.sampled_from([16, 4, MAX_CONTEXT] if chunked else [MAX_CONTEXT, 16])),
+        chunked_prefill=chunked,
         async_output=draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
-        watermark=draw(st.sampled_from([0.0, 0.01, 0.3])),
-        swap_space_bytes=2**20,
+        watermark=draw(st.sampled_from([0.01, 0.3])),
+        swap_space_bytes=2**14,
         share_idle_kv=draw(st.sampled_from([False, False, True])),
     )
     tenancy = TemporalSharing(
@@ -75,7 +77,7 @@ def setups(
         priorities=tuple(model.priority for model in models),
     )
     pace = Pace(
-        fetch_ns=draw(st.sampled_from([2, 20, 90])),
+        fetch_ns=draw(st.sampled_from([2, 10, 60])),
         load_ns=draw(st.sampled_from([1, 60, 400])),
         remap_ns=draw(st.sampled_from([0, 7])),
     )
@@ -87,43 +89,44 @@ def setups(
         pace=pace,
         world=draw(world or st.sampled_from(["null", "sim"])),
         vmm_mode=draw(st.sampled_from(VmmMode)),
+        slowdown_ppm=draw(st.sampled_from([0, 50_000])),
         leaps=draw(st.booleans()),
     )
 
 
-def prompts(n_tokens: int, request_id: int) -> SearchStrategy[tuple[tuple[str, int], ...] | None]:
-    """Nothing known, a shared beginning, or the answer to an earlier request quoted."""
-    n_shared = max(1, n_tokens // 2)
-    own = ((f"own{request_id}", n_tokens - n_shared),) if n_tokens > n_shared else ()
-    quoted = f"out{request_id // 2}"
-    return st.sampled_from([None, (("all", n_tokens),), (("all", n_shared), *own), ((quoted, n_shared), *own)])
-
-
-@st.composite
-def workloads(draw: st.DrawFn, n_models: int, max_size: int = 8) -> list[Arrival]:
-    """Requests that may come at one instant, may be too long for a pool, and stop before what they declare."""
+def workload(rng: Random, n_requests: int, n_models: int) -> list[Arrival]:
+    """Requests that may come at one instant, may be too long for a pool, and mostly stop before what they declare."""
     arrivals: list[Arrival] = []
     now_ns = 0
-    for request_id in range(draw(st.integers(1, max_size))):
-        now_ns += draw(st.sampled_from([0, 0, 1, 60, 300, 2000]))
-        n_prompt = draw(st.integers(1, 20))
-        declared = draw(st.integers(1, 16))
+    for request_id in range(n_requests):
+        now_ns += rng.choice([0, 0, 1, 60, 400, 3000])
+        n_prompt = rng.choice([1, 3, 5, 7, 8, 12, 24])
+        declared = rng.choice([1, 4, 9, 16, 24])
         arrivals.append(
             arrival(
                 request_id,
                 now_ns,
                 n_prompt=n_prompt,
-                n_output=draw(st.integers(1, declared)),
+                n_output=rng.randint(1, declared),
                 declared=declared,
-                model=draw(st.integers(0, n_models - 1)),
-                prompt=draw(prompts(n_prompt, request_id)),
+                model=rng.randrange(n_models),
+                prompt=_prompt(rng, n_prompt, request_id),
             )
         )
     return arrivals
 
 
+def _prompt(rng: Random, n_tokens: int, request_id: int) -> tuple[tuple[str, int], ...] | None:
+    """Nothing known, all shared, a shared beginning, or the answer to an earlier request quoted."""
+    n_shared = max(1, n_tokens // 2)
+    own = ((f"own{request_id}", n_tokens - n_shared),) if n_tokens > n_shared else ()
+    quoted = f"out{rng.randint(0, request_id)}"
+    return rng.choice([None, (("all", n_tokens),), (("all", n_shared), *own), ((quoted, n_shared), *own)])
+
+
 @st.composite
 def cases(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> tuple[Setup, list[Arrival]]:
-    """A setup and a workload for it."""
+    """A setup and a workload for it. The seed keeps examples varied, the number of requests lets them shrink."""
     setup = draw(setups(policy))
-    return setup, draw(workloads(len(setup.models)))
+    rng = Random(draw(st.integers(0, 2**20)))
+    return setup, workload(rng, draw(st.integers(1, 12)), len(setup.models))

@@ -24,8 +24,9 @@ from tests.engine.recorder import Recorder
 
 PAGE_BYTES = 32
 MAX_CONTEXT = 64
-HBM_BYTES_PER_S = 10 * 10**9
+HBM_BYTES_PER_S = 10**9
 World = Literal["null", "sim"]
+SERVING = Serving(block_tokens=4, max_num_seqs=4, max_num_batched_tokens=MAX_CONTEXT, swap_space_bytes=2**14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +59,12 @@ class Setup:
 
     policy: Policy = Recompute()
     models: tuple[TinyModel, ...] = (TinyModel(),)
-    serving: Serving = Serving(block_tokens=4, max_num_seqs=4, max_num_batched_tokens=MAX_CONTEXT)
+    serving: Serving = SERVING
     tenancy: TemporalSharing = TemporalSharing(quantum_s=500 / NS_PER_S)
     pace: Pace = Pace()
     world: World = "null"
     vmm_mode: VmmMode = VmmMode.RANGE
+    slowdown_ppm: int = 0
     leaps: bool = True
     max_steps: int = 20_000
     use_every_ns: int = 700
@@ -161,6 +163,7 @@ def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> NullBackend 
         [LinearCompute(setup.pace)] * len(lanes),
         vmm=VmmCost(range_ns=setup.pace.remap_ns, page_ns=setup.pace.remap_ns),
         vmm_mode=setup.vmm_mode,
+        slowdown_ppm=setup.slowdown_ppm,
     )
 
 

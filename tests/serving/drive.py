@@ -111,12 +111,17 @@ def no_relief(n_missing: int, ask: Ask) -> int:
 class Drive:
     """Serves a case step by step.
 
+    Args:
+        relieve: answers the scheduler when it is short.
+        watch: is shown every step when it has just been composed.
+
     Attributes:
         gone: what ``retire`` has returned so far.
-        steps: every composed step that did anything, once for each time it ran.
     """
 
-    def __init__(self, case: Case, relieve: Relieve = no_relief) -> None:
+    def __init__(
+        self, case: Case, relieve: Relieve = no_relief, watch: Callable[[Step], None] = lambda _: None
+    ) -> None:
         settings = case.settings
         self.pool = BlockPool(case.n_blocks, caching=settings.prefix_caching)
         self.scheduler = VllmV0(settings, self.pool, lambda seq: self.n_left(seq) <= 0)
@@ -125,13 +130,14 @@ class Drive:
         self.now_ns = 0
         self._case = case
         self._relieve = relieve
+        self._watch = watch
         self._arrivals = list(case.requests)
 
     def n_left(self, seq: Sequence) -> int:
         """Tokens that the sequence will still produce."""
         return self._case.n_outputs[seq.request.request_id] - seq.n_output
 
-    def run(self, choose: Callable[[int], int] = lambda _: 1, max_steps: int = 400) -> Iterator[tuple[Step, int]]:
+    def run(self, choose: Callable[[int], int] = lambda _: 1, max_steps: int = 150) -> Iterator[tuple[Step, int]]:
         """Go on until nothing is left, nothing can run, or too many steps; yields each step behind its ``ran``.
 
         Args:
@@ -146,6 +152,7 @@ class Drive:
                 self.now_ns = self._arrivals[0].arrival_ns
                 continue
             step = scheduler.compose(self.now_ns, self._relieve)
+            self._watch(step)
             retired = self._retire() if scheduler.is_async or not step.rows else []
             n_steps = 1
             if step.rows:

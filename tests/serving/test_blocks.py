@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,7 +160,7 @@ def test_a_lent_range_enlarges_the_shared_budget_while_it_is_there() -> None:
 
 @given(st.lists(st.integers(1, 5), max_size=20), st.randoms(use_true_random=False), st.booleans())
 def test_a_budget_is_whole_again_when_everything_was_given_back(
-    sizes: list[int], random: st.Random, caching: bool
+    sizes: list[int], random: Random, caching: bool
 ) -> None:
     budget = SharedBytes(70)
     pool = BlockPool(10, caching=caching, block_bytes=7, budget=budget)

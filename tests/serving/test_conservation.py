@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ def check_requests(drive: Drive) -> None:
 
 @given(cases(), st.randoms(use_true_random=False))
 @settings(max_examples=150)
-def test_blocks_and_requests_are_conserved_after_every_step(case: Case, random: st.Random) -> None:
+def test_blocks_and_requests_are_conserved_after_every_step(case: Case, random: Random) -> None:
     drive = Drive(case)
     for _ in drive.run(lambda most: random.randint(1, most)):
         check_blocks(drive)
@@ -55,7 +56,7 @@ def test_blocks_and_requests_are_conserved_after_every_step(case: Case, random: 
 class Lender:
     """Lends ranges of random sizes when asked, some of the time."""
 
-    def __init__(self, random: st.Random) -> None:
+    def __init__(self, random: Random) -> None:
         self.drive: Drive | None = None
         self.ranges: list[tuple[int, int]] = []
         self._random = random
@@ -92,7 +93,7 @@ class Lender:
 
 @given(cases(), st.randoms(use_true_random=False))
 @settings(max_examples=150)
-def test_blocks_and_requests_are_conserved_while_ranges_come_and_go(case: Case, random: st.Random) -> None:
+def test_blocks_and_requests_are_conserved_while_ranges_come_and_go(case: Case, random: Random) -> None:
     lender = Lender(random)
     drive = lender.drive = Drive(case, lender.relieve)
     for _ in drive.run(lambda most: random.randint(1, most)):

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.serving.drive import STEP_NS, Case, Drive, case, cases, small, snapshot
+from tests.serving.drive import STEP_NS, Case, Drive, case, cases, request, small, snapshot
 
 
 @given(cases(), st.randoms(use_true_random=False))
 @settings(max_examples=200)
-def test_n_repeats_of_a_step_leave_what_n_single_steps_leave(small_case: Case, random: st.Random) -> None:
+def test_n_repeats_of_a_step_leave_what_n_single_steps_leave(small_case: Case, random: Random) -> None:
     single, leaping = Drive(small_case), Drive(small_case)
     after_steps = {0: snapshot(single)}
     n_done = 0
@@ -17,9 +19,10 @@ def test_n_repeats_of_a_step_leave_what_n_single_steps_leave(small_case: Case, r
         after_steps[n_done] = snapshot(single)
 
     n_done = 0
-    for step, n_steps in leaping.run(lambda most: random.randint(1, most)):
+    for _, n_steps in leaping.run(lambda most: random.randint(1, most)):
         n_done += n_steps
-        assert n_done in after_steps, step
+        if n_done > max(after_steps):
+            break  # both runs are cut somewhere, should they never end
         assert snapshot(leaping) == after_steps[n_done]
 
 
@@ -47,3 +50,17 @@ def test_a_leap_ends_where_a_sequence_outgrows_the_model() -> None:
     ran = [n_steps for _, n_steps in drive.run(lambda most: most)]
     assert ran == [1, 16]  # the prompt gives token 5, so tokens 6..21 are left
     assert drive.seqs[0].n_tokens == 21
+
+
+def test_no_leap_over_a_block_that_turns_out_to_be_cached() -> None:
+    # Request 1 quotes what request 0 will answer: both prompts and that first token make the same first block. When
+    # request 0 fills it, the second copy becomes free, and with it there are the 5 blocks that request 2 waits for.
+    requests = (
+        request(1, 9, prompt=(("a", 3), ("out0", 5), ("b", 1))),
+        request(0, 3, prompt=(("a", 3),)),
+        request(2, 20, prompt=(("c", 20),)),
+    )
+    settings = small(watermark=0.0, prefix_caching=True)
+    drive = Drive(Case(settings=settings, n_blocks=8, requests=requests, n_outputs={0: 3, 1: 9, 2: 1}))
+    steps = drive.run(lambda most: most)
+    assert [[seq.request.request_id for seq, _ in next(steps)[0].rows] for _ in range(3)] == [[1, 0], [1, 0], [2]]

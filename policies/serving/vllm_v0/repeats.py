@@ -30,21 +30,18 @@ def n_appends_without_shortage(seqs: Seq[Sequence], block_tokens: int, n_free: i
 def append_repeatedly(seqs: Seq[Sequence], n_appends: int, block_tokens: int, tables: Tables) -> None:
     """Give every sequence ``n_appends`` slots, token by token and each time in their order.
 
-    Only a token that begins or ends a block does more than count.
+    Only a token that begins a block (or ends one, for the prefix cache) does more than count.
     """
-    events = sorted(
-        (slot - seq.n_slots, row)
-        for row, seq in enumerate(seqs)
-        for slot in _block_edges(seq.n_slots, seq.n_slots + n_appends, block_tokens)
-    )
-    for nth, row in events:
-        tables.append_at(seqs[row], seqs[row].n_slots + nth)
+    by_room: list[list[Sequence]] = [[] for _ in range(block_tokens)]
+    for seq in seqs:
+        room = -seq.n_slots % block_tokens
+        for nth in {room, (room - 1) % block_tokens} if tables.caches else (room,):
+            by_room[nth].append(seq)
+    turns = ((seq, nth) for nth in range(n_appends) for seq in by_room[nth % block_tokens])
+    if tables.caches:
+        for seq, nth in turns:
+            tables.append_at(seq, seq.n_slots + nth)
+    else:
+        tables.begin_blocks([seq for seq, _ in turns])
     for seq in seqs:
         seq.n_slots += n_appends
-
-
-def _block_edges(first_slot: int, end_slot: int, block_tokens: int) -> set[int]:
-    """Slots of ``first_slot..end_slot - 1`` that begin or end a block."""
-    begins = range(first_slot + -first_slot % block_tokens, end_slot, block_tokens)
-    ends = range(first_slot + (-first_slot - 1) % block_tokens, end_slot, block_tokens)
-    return {*begins, *ends}

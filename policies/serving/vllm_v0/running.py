@@ -37,9 +37,11 @@ def schedule_running(now: Composition, queues: Queues, tables: Tables, checks: S
         if not n_tokens:
             break
         if seq.awaits_check and checks.is_too_long(seq):
-            running.pop(i)  # its pending check will end it: no extra decode beyond the model's length
+            # Its pending check will end it: no extra decode beyond the model's length. (A prompt that is too long
+            # by itself has no check pending; vLLM loses such a request here, ours goes on and is cut off.)
+            running.pop(i)
             continue
-        if not _make_room(now, seq, queues, tables, checks):
+        if tables.n_touched(seq) > tables.pool.n_free and not _make_room(now, seq, queues, tables, checks):
             break
         if seq.n_slots < seq.n_tokens:
             tables.append(seq)

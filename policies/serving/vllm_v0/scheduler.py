@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from policies.serving.blocks import BlockPool, RangeId
-from policies.serving.prefix_cache import output_stream
+from policies.serving.prefix_cache import output_stream, quoted_outputs
 from policies.serving.scheduler import Prefill, Relieve, Step, Stopped
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.checks import StopChecks
@@ -44,6 +44,7 @@ class VllmV0:
         self._checks = StopChecks(stopped, settings.max_model_len, self._tables)
         self._quoted: set[str] = set()
         self._is_composing = False
+        self._has_retired = False
 
     @property
     def n_waiting(self) -> int:
@@ -64,7 +65,7 @@ class VllmV0:
         """Put a new sequence at the end of the waiting queue."""
         self._queues.waiting.append(seq)
         if self._settings.prefix_caching:
-            self._quoted.update(stream for stream, _ in seq.request.prompt or ())
+            self._quoted.update(quoted_outputs(seq.request))
 
     def compose(self, now_ns: int, relieve: Relieve) -> Step:
         """Choose what runs next and take its blocks. A step without rows means that nothing can run now.
@@ -74,7 +75,7 @@ class VllmV0:
         """
         settings = self._settings
         now = Composition(settings, relieve, settings.max_num_batched_tokens, settings.max_num_seqs)
-        self._is_composing = True
+        self._is_composing, self._has_retired = True, False
         if settings.chunked_prefill:
             self._compose_chunked(now)
         else:
@@ -89,20 +90,20 @@ class VllmV0:
     def n_repeats(self, step: Step) -> int:
         """How often the step can run in a row, the first time included; see ``Scheduler``.
 
-        What was refused stays refused: free blocks only shrink. The one exception are
-        blocks that fill up with content which another request's prompt has put into the
-        cache, since vLLM then frees one of the two.
+        What was refused stays refused, unless a request has ended since: free blocks only
+        shrink. The one exception are blocks that fill up with content which another
+        request's prompt has put into the cache, since vLLM then frees one of the two.
         """
         seqs, queues = [seq for seq, _ in step.rows], self._queues
         acted = step.prefills or step.preempted or step.ended or step.dropped or step.n_swapped_in
-        if acted or seqs != queues.running:
+        if acted or self._has_retired or seqs != queues.running:
             return 1
         size = self._settings.block_tokens
         n_steps = 1 + n_appends_without_shortage(seqs, size, self.pool.n_free)
         n_steps = min(n_steps, *(self._checks.n_steps_to_limit(seq) for seq in seqs))
         if self._quoted and (queues.waiting or queues.swapped):
             quoted = (seq for seq in seqs if output_stream(seq.request) in self._quoted)
-            n_steps = min([n_steps, *(1 + (-seq.n_slots - 1) % size for seq in quoted)])
+            n_steps = min([n_steps, *(max(1, -seq.n_slots % size) for seq in quoted)])  # before its block is full
         return n_steps
 
     def ran(self, step: Step, n_steps: int, last_composed_ns: int) -> None:
@@ -127,6 +128,7 @@ class VllmV0:
         """Run the stop checks of one step that are due; the finished in order, then that step's dropped."""
         gone = self._checks.run()
         if gone:
+            self._has_retired = True
             self._queues.running = [seq for seq in self._queues.running if seq.state is State.RUNNING]
         return gone
 
@@ -178,7 +180,9 @@ class VllmV0:
         continued = schedule_running(now, queues, tables, self._checks)
         returned = Continued() if step.preempted else schedule_swapped(now, queues, tables)
         _reorder(queues, continued, returned)
+        never_return, step.dropped = step.dropped, []
         started = schedule_prefills(now, queues, tables)
+        step.dropped += never_return
         _add_prefills(step, started + continued.prefills + returned.prefills)
         _add_decodes(step, continued.decodes)
         _add_decodes(step, returned.decodes)

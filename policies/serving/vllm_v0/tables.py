@@ -32,6 +32,11 @@ class Tables:
         self._holders: dict[int, Sequence] = {}
         self._on_host: dict[int, list[int]] = {}
 
+    @property
+    def caches(self) -> bool:
+        """Whether full blocks are kept by their content."""
+        return self._cache is not None
+
     # Admission: all blocks of the prompt at once, cached ones included.
 
     def can_never_admit(self, seq: Sequence) -> bool:
@@ -85,6 +90,11 @@ class Tables:
         end = slot + 1
         if self._cache is not None and end % self._block_tokens == 0:
             seq.blocks[-1] = self.pool.complete(seq.blocks[-1], self._content(seq).key(end), end)
+
+    def begin_blocks(self, seqs: list[Sequence]) -> None:
+        """Give each in turn a block, as many times as it is named."""
+        for seq, block in zip(seqs, self.pool.take(len(seqs)), strict=True):
+            seq.blocks.append(block)
 
     def composed(self, seqs: Iterable[Sequence], now_ns: int) -> None:
         """A step with these sequences was composed: their blocks count as computed and as used now."""
