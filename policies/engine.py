@@ -24,9 +24,8 @@ from policies.serving.tokens import TokenClock
 from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
 
-
 MANY_STEPS = 1000
-"""Steps without a token after which the loop asks whether there will ever be one; only the time until then depends on it."""
+"""Steps without a token after which the loop begins to ask whether one will ever come."""
 
 
 class Outcome(Enum):

@@ -54,7 +54,7 @@ class Relief:
         self._clock = clock
         self._policy_memory: object = None
         self._refused: tuple[Target, ...] | None = None
-        self._instant = (0, 0)
+        self._instant: tuple[int, int] = (0, 0)
         self._n_changes = 0
 
     @property

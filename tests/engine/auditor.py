@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from policies.backend import Batch, StepReport
 from policies.decision import Decision
@@ -42,7 +42,7 @@ class Watched:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.before_decision: Callable[[], None] = _nothing
+        self.before_decision: Callable[[MemoryView], None] = _nothing
 
     @property
     def needs_requests(self) -> bool:
@@ -53,27 +53,27 @@ class Watched:
         return self._policy.preemption
 
     def decide(self, view: MemoryView) -> Decision:
-        self.before_decision()
+        self.before_decision(view)
+        hash(view)  # frozen all the way down
         walk(view)
         decision = self._policy.decide(view)
         assert self._policy.decide(view) == decision
         return decision
 
 
-def _nothing() -> None:
+def _nothing(_view: MemoryView) -> None:
     pass
 
 
 def walk(value: object) -> None:
-    """Go through all that a view leads to: frozen values only, and nothing that knows a true length."""
+    """Go through all that a view leads to: values of a few kinds, and nothing that knows a true length."""
     if value is None or isinstance(value, bool | int | float | str | Enum):
         return
     if isinstance(value, tuple):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
+        for item in cast("tuple[object, ...]", value):
             walk(item)
         return
     assert is_dataclass(value), value
-    assert type(value).__dataclass_params__.frozen, value
     assert not isinstance(value, Arrival | Sequence)
     for field in fields(value):
         walk(getattr(value, field.name))
@@ -94,6 +94,7 @@ class Auditor:
         self._gone: dict[int, State] = {}
         self._due: set[int] = set()
         self._last_ns = 0
+        self._last_active_steps: dict[int, int] = {}
         self._before: object = None
         self._refused: tuple[Target, ...] | None = None
 
@@ -113,6 +114,7 @@ class Auditor:
         self.recorder.ran(lane, batch, report)
         instants = [report.start_ns, *report.ends_ns]
         assert instants == sorted(instants)
+        self._last_active_steps[lane] = self._watched.engine.n_steps
         assert len({len(report.ends_ns), len(report.compute_ns), len(report.stall_ns), len(report.rest_ns)}) == 1
         self._audit(report.ends_ns[-1])
 
@@ -202,12 +204,31 @@ class Auditor:
         if isinstance(backend, NullBackend):
             assert backend.table.holdings() == held
 
-    def _remember(self) -> None:
+    def _remember(self, view: MemoryView) -> None:
+        """Before a decision: what the policy sees is what there is."""
+        scene = self._watched
         self._before = self._state()
+        assert (view.step, view.models[view.asker].is_active) == (scene.engine.n_steps, True)
+        for lane, model in zip(scene.lanes, view.models, strict=True):
+            pool, scheduler = lane.scheduler.pool, lane.scheduler
+            assert (model.n_base_blocks, model.n_blocks, model.n_free_blocks) == (
+                pool.n_base,
+                pool.n_blocks,
+                pool.n_free,
+            )
+            assert (model.n_waiting, model.n_running) == (scheduler.n_waiting, scheduler.n_running)
+            assert model.residency == scene.ledger.residencies[lane.index]
+            assert model.last_active_step == self._last_active_steps.get(lane.index)
+        for lent in view.ranges:
+            first, n_blocks = scene.lanes[lent.borrower].layout.range_of(lent.lender, lent.home)
+            free = {*scene.lanes[lent.borrower].scheduler.pool.free_order()}
+            assert (lent.n_blocks, lent.n_referenced) == (n_blocks, len({*range(first, first + n_blocks)} - free))
 
     def _state(self) -> object:
         """All that a decision may change."""
         scene = self._watched
         pools = [(lane.scheduler.pool.free_order(), lane.scheduler.pool.n_blocks) for lane in scene.lanes]
-        seqs = [(seq.request.request_id, seq.state, [*seq.blocks]) for lane in scene.lanes for seq in lane.scheduler.live()]
+        seqs = [
+            (seq.request.request_id, seq.state, [*seq.blocks]) for lane in scene.lanes for seq in lane.scheduler.live()
+        ]
         return scene.ledger.residencies, pools, seqs

@@ -103,7 +103,9 @@ class PageTable:
         for home in slots:
             assert self._at(model, home).use is None, f"slot {home} of model {model} holds {self._at(model, home)}"
             self._put(model, home, Use.SLOTS)
-        resident = {self._at(model, home).what for home in self._all(model) if self._at(model, home).use is Use.RESIDENT}
+        resident = {
+            self._at(model, home).what for home in self._all(model) if self._at(model, home).use is Use.RESIDENT
+        }
         for layer in sorted({*self._all(model)} - cycling - resident):  # at rest in what was its slot
             empty = [home for home in self._all(model) if self._at(model, home).use is None]
             self._put(model, layer if layer in empty else empty[0], Use.RESIDENT, layer)

@@ -13,6 +13,7 @@ from policies.serving.scheduler import Preemption, Scheduler, Step
 from policies.serving.sequence import Sequence, State
 from policies.view import MemoryView
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A request as it was when it finished or was dropped."""
@@ -127,9 +128,7 @@ class Recorder:
         self.requests += [ended(lane, seq) for seq in seqs]
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
-        self.decisions.append(
-            Decided(at_ns=now_ns, view=view, decision=decision, changed=changed, refused=refused)
-        )
+        self.decisions.append(Decided(at_ns=now_ns, view=view, decision=decision, changed=changed, refused=refused))
 
     def hbm(self, now_ns: int, uses: Seq[HbmUse]) -> None:
         for use in uses:

@@ -10,8 +10,8 @@ from policies.engine import Outcome
 from policies.serving.sequence import State
 from policies.types import Arrival
 from tests.engine.auditor import Auditor, CountedLengths, Watched
-from tests.engine.strategies import cases
 from tests.engine.recorder import Ended, Recorder, ended
+from tests.engine.strategies import cases
 from tests.engine.worlds import Scene, Setup, open_scene, serve
 
 

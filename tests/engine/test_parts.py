@@ -1,4 +1,4 @@
-"""The small parts of the loop by themselves: whose turn it is, what was measured, what a step computes, when tokens came."""
+"""Small parts of the loop by themselves: whose turn it is, estimates, what a step computes, when tokens came."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_the_gpu_idles_only_if_no_model_is_ready(
 ) -> None:
     priorities = tuple(range(len(ready)))
     sharing = TemporalSharing(
-        quantum_s=QUANTUM_NS / NS_PER_S, order="priority" if order == "priority" else "round_robin", priorities=priorities
+        quantum_s=QUANTUM_NS / NS_PER_S,
+        order="priority" if order == "priority" else "round_robin",
+        priorities=priorities,
     )
     current = None if current is None or current >= len(ready) else current
     chosen = sharing.choose(current, turn_ns, ready)
@@ -145,9 +147,7 @@ def test_a_step_adds_up_what_its_rows_compute() -> None:
 
 def report(ends_ns: list[int], stall_ns: list[int] | None = None) -> StepReport:
     zeros = [0] * len(ends_ns)
-    return StepReport(
-        lane=0, start_ns=0, ends_ns=ends_ns, compute_ns=zeros, stall_ns=stall_ns or zeros, rest_ns=zeros
-    )
+    return StepReport(lane=0, start_ns=0, ends_ns=ends_ns, compute_ns=zeros, stall_ns=stall_ns or zeros, rest_ns=zeros)
 
 
 def spoken(clock: TokenClock, at_ns: int) -> Sequence:
@@ -158,7 +158,9 @@ def spoken(clock: TokenClock, at_ns: int) -> Sequence:
 
 
 def test_a_gap_has_the_first_cause_that_applies() -> None:
-    def told(*, preempted: bool = False, switched: bool = False, prefilled: bool = False, stall_ns: int = 0) -> GapCause:
+    def told(
+        *, preempted: bool = False, switched: bool = False, prefilled: bool = False, stall_ns: int = 0
+    ) -> GapCause:
         recorder = Recorder()
         clock = TokenClock(0, recorder)
         seq = spoken(clock, 10)

@@ -21,7 +21,9 @@ from tests.engine.strategies import cases, mirages
 from tests.engine.worlds import Setup, TinyModel, arrival, open_scene, serve
 
 
-def serve_refusing(setup: Setup, arrivals: list[Arrival], refused_share: float, seed: int = 0) -> tuple[Outcome, Auditor]:
+def serve_refusing(
+    setup: Setup, arrivals: list[Arrival], refused_share: float, seed: int = 0
+) -> tuple[Outcome, Auditor]:
     """Run on a device that refuses some of what is decided; the auditor sees to it that then nothing has changed."""
     rng, truth, policy = Random(seed), CountedLengths(), Watched(setup.policy)
     auditor = Auditor(truth)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.backend import Batch, Change
-from policies.memory.ops import MoveBlocks
+from policies.memory.ops import Cycle, Lend, MoveBlocks
 from sim.vmm import VmmMode
 from tests.engine.null_backend import Pace
 from tests.engine.test_backend_contract import FAR_NS, Bench, decode, decode_work
@@ -58,14 +58,15 @@ def test_swapped_kv_waits_behind_a_layer_that_is_being_loaded() -> None:
     assert waits_ns(bench, decode(decode_work(), swap_in=PAGE_BYTES)) == (40 + 20, 0)
 
 
-def test_a_home_is_not_lent_before_the_copy_into_it_has_ended() -> None:
-    bench = open_sim(pace=Pace(fetch_ns=500))
-    bench.lend(3)
-    bench.lend(0)
-    now_ns = bench.backend.now_ns
-    bench.settle()
-    landed_ns = bench.backend.now_ns - now_ns
-    assert landed_ns > 0
-    bench.lend(3)
-    _, remap_ns = waits_ns(bench, decode(decode_work()))
-    assert remap_ns == 0  # all copies into the homes had ended
+def test_a_slot_that_is_lent_keeps_the_step_waiting_until_the_copy_into_it_has_ended() -> None:
+    pace = Pace(fetch_ns=500)
+    fetch_ns = 2 * 500
+    bench = open_sim(pace=pace)
+    bench.backend.apply(Change((Cycle(0, (0, 2, 4), (0, 2)), Lend(0, 4, 1))))
+    bench.backend.submit(0, decode(decode_work()), 1, FAR_NS)
+    report = bench.finish()
+    # Layer 4 waited for its weights. The link then fetched layer 0 into slot 2, while layers 4 and 5 and the head ran.
+    assert report.stall_ns[0] > 0
+    layer_ns, head_ns = report.compute_ns[0] // 6, pace.rest_ns + decode_work().n_sampled
+    bench.backend.apply(Change((Cycle(0, (0, 2, 4), (0,)), Lend(0, 2, 1))))
+    assert waits_ns(bench, decode(decode_work())) == (0, fetch_ns - 2 * layer_ns - head_ns)

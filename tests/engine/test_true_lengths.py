@@ -18,9 +18,7 @@ NEVER_NS = 2**62
 
 def with_other_lengths(arrivals: list[Arrival], rng: Random) -> list[Arrival]:
     """The same requests with the same declared limits, most of which really stop elsewhere."""
-    return [
-        replace(arrival, n_output_tokens=rng.randint(1, arrival.request.max_output_tokens)) for arrival in arrivals
-    ]
+    return [replace(arrival, n_output_tokens=rng.randint(1, arrival.request.max_output_tokens)) for arrival in arrivals]
 
 
 def first_difference_ns(runs: list[tuple[list[Arrival], Recorder]]) -> int:

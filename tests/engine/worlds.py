@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from policies.backend import Backend
@@ -27,6 +27,7 @@ MAX_CONTEXT = 64
 HBM_BYTES_PER_S = 10**9
 World = Literal["null", "sim"]
 SERVING = Serving(block_tokens=4, max_num_seqs=4, max_num_batched_tokens=MAX_CONTEXT, swap_space_bytes=2**14)
+TENANCY = TemporalSharing(quantum_s=500 / NS_PER_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,11 @@ class TinyModel:
 class Setup:
     """All that a run depends on but its arrivals."""
 
-    policy: Policy = Recompute()
+    policy: Policy = field(default_factory=Recompute)
     models: tuple[TinyModel, ...] = (TinyModel(),)
     serving: Serving = SERVING
-    tenancy: TemporalSharing = TemporalSharing(quantum_s=500 / NS_PER_S)
-    pace: Pace = Pace()
+    tenancy: TemporalSharing = TENANCY
+    pace: Pace = field(default_factory=Pace)
     world: World = "null"
     vmm_mode: VmmMode = VmmMode.RANGE
     slowdown_ppm: int = 0
