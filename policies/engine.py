@@ -203,8 +203,7 @@ class Engine:
         batch = batch_of(step, lane.n_swapped_out, lane.block_bytes)
         lane.n_swapped_out = 0
         lane.in_flight = (step, batch)
-        n_steps = 1 if retired else self._n_repeats(lane, step)
-        self._backend.submit(lane.index, batch, n_steps, self._stop_ns())
+        self._backend.submit(lane.index, batch, self._n_repeats(lane, step), self._stop_ns())
         return True
 
     def _n_repeats(self, lane: Lane, step: Step) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 from hypothesis import strategies as st
@@ -129,4 +130,19 @@ def cases(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> tuple[S
     """A setup and a workload for it. The seed keeps examples varied, the number of requests lets them shrink."""
     setup = draw(setups(policy))
     rng = Random(draw(st.integers(0, 2**20)))
-    return setup, workload(rng, draw(st.integers(1, 12)), len(setup.models))
+    arrivals = workload(rng, draw(st.integers(1, 12)), len(setup.models))
+    return crowded(setup, arrivals) if draw(st.booleans()) else (setup, arrivals)
+
+
+def crowded(setup: Setup, arrivals: list[Arrival]) -> tuple[Setup, list[Arrival]]:
+    """All come at once, and models lend more while they are inactive than they may when their turn comes."""
+    policy = setup.policy
+    if isinstance(policy, Mirage):
+        policy = replace(policy, inactive_bound="cap", active_bound="no_stall", lend_from="both")
+    tenancy = replace(setup.tenancy, quantum_s=400 / NS_PER_S)
+    pace = replace(setup.pace, fetch_ns=60)
+    at_once = [
+        replace(arrival, request=replace(arrival.request, arrival_ns=arrival.request.arrival_ns // 100))
+        for arrival in arrivals
+    ]
+    return replace(setup, policy=policy, tenancy=tenancy, pace=pace), at_once

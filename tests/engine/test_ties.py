@@ -91,3 +91,19 @@ def test_a_load_that_lands_when_a_step_ends_is_published_at_that_instant() -> No
     uses = [(at_ns, use.loading_bytes) for at_ns, use in recorder.memory if use.model == 1]
     landed_ns = [after[0] for before, after in pairwise(uses) if after[1] < before[1]]
     assert landed_ns[0] == ends_ns[1]
+
+
+def test_a_model_that_gives_up_its_turn_runs_the_checks_that_are_due_first() -> None:
+    tenancy = TemporalSharing(quantum_s=1 / NS_PER_S)
+    setup = Setup(models=(TinyModel(), TinyModel()), serving=replace(SYNC, async_output=True), tenancy=tenancy)
+    _, recorder = serve(setup, [arrival(0, n_output=1), arrival(1, n_output=1, model=1)])
+    end_ns = recorder.steps[0].end_ns
+    assert recorder.events[1:3] == [("retired", end_ns, [0]), ("composed", end_ns, [1])]
+
+
+def test_a_request_that_is_dropped_beside_the_last_step_is_told_when_that_has_run() -> None:
+    setup = Setup(models=(TinyModel(n_base_blocks=4),), serving=replace(SYNC, async_output=True))
+    last_ns = serve(setup, [arrival(0, n_output=2)])[1].steps[1].end_ns
+    _, recorder = serve(setup, [arrival(0, n_output=2), arrival(1, last_ns, n_prompt=17)])
+    wasted_ns = recorder.steps[2].end_ns  # composed before the check of the last token, with the drop in it
+    assert recorder.events[-2:] == [("retired", last_ns, [0]), ("retired", wasted_ns, [1])]

@@ -11,8 +11,9 @@ from traces.claims import Result
 from traces.folder import RunTables, read_run
 from traces.hbm_plot import hbm
 from traces.metrics import summarise
-from traces.plots import against_rate, latencies
+from traces.plots import latencies
 from traces.results import RunWriter
+from traces.sweep_plot import against_rate
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
