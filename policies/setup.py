@@ -51,6 +51,19 @@ class Serving:
     swap_space_bytes: int = 4 * GIB
     share_idle_kv: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("block_tokens", "max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"serving.{name}={getattr(self, name)} must be at least 1")
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
+            raise ValueError(
+                f"serving.max_num_batched_tokens={self.max_num_batched_tokens} must be at least 1, or null"
+            )
+        if not 0 <= self.watermark < 1:
+            raise ValueError(f"serving.watermark={self.watermark} is outside [0, 1)")
+        if self.swap_space_bytes < 0:
+            raise ValueError(f"serving.swap_space_bytes={self.swap_space_bytes} bytes must not be negative")
+
 
 def open_ledger(models: Seq[ServedModel], hardware: HardwareProfile) -> Ledger:
     """Divide the HBM among the models.
