@@ -19,9 +19,10 @@ from tempfile import TemporaryDirectory
 
 from hydra import compose, initialize_config_module
 
-from conf.build import Run, build
-from conf.carry_out import carry_out, run_info
-from conf.parallel import side_by_side
+from conf.build import build
+from conf.carry_out import carry_out
+from conf.parallel import Parallel, side_by_side
+from conf.run import Run, run_info
 from traces.claims import METRICS, Claim, Result, findings
 from traces.metrics import Summary, read_summary
 
@@ -62,7 +63,6 @@ ASSUMPTIONS = (
     Assumption("lend only from inactive models", ("policy.mirage.lend_from=inactive",)),
     Assumption("lend only from the active model", ("policy.mirage.lend_from=active",)),
     Assumption("activation: migrate", ("policy.mirage.activation=migrate",)),
-    Assumption("activation: preempt the borrower", ("policy.mirage.activation=preempt_borrower",)),
     Assumption("placement: nested", ("policy.mirage.placement=nested",)),
     Assumption("victim order: LRU", ("policy.mirage.victim_order=lru",)),
     Assumption("no reversion", ("policy.mirage.reversion=false",)),
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     experiment, *overrides = arguments
     print(f"{experiment} {' '.join(overrides)}: mirage against recompute, mean over the points")
     print(f"{'':40}{'mean gap P99':>11}{'all gaps P99':>13}{'TTFT P99':>9}{'tokens/s':>11}")
-    for line in side_by_side(partial(change_under, experiment, overrides), ASSUMPTIONS, n_jobs=2):
+    for line in side_by_side(partial(change_under, experiment, overrides), ASSUMPTIONS, Parallel()):
         print(line, flush=True)
     print("definitions: " + "; ".join(f"{name}: {METRICS[name].definition}" for name in METRICS_SHOWN))
     return 0

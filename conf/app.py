@@ -29,14 +29,17 @@ from policies.registry import POLICIES
 ALTERNATIVES = frozenset({"-m", "--multirun", "-c", "--cfg", "-i", "--info"})
 """Hydra's flags of which at most one may be given."""
 
-UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST})
+UNWRITABLE = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST}
+)
 """Why a folder for results could not be made or written."""
 
 HELP = f"""usage: python -m sim run [+experiment=NAME] [KEY=VALUE ...] [-m] [--cfg job]
 
   python -m sim run +experiment=c1                   an experiment
   python -m sim run +experiment=c1 lengths=alpaca    with other lengths; lengths=[alpaca,sharegpt] runs with each
-  python -m sim run +experiment=c1 -m seed=0,1,2     once for each seed
+  python -m sim run +experiment=c1 +grid.seed=[0,1]  with each seed; +grid.KEY=[...] +grid.KEY=[...] combines values
+  python -m sim run +experiment=c1 -m mix=c1,c2      an experiment for each choice of a group
   python -m sim run +experiment=c1 --cfg job         print the configuration, every key and its value
   python -m sim run --config-dir DIR +experiment=X   an experiment of your own: DIR/experiment/X.yaml
 

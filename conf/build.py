@@ -2,58 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from conf.editable import editable, frozen
+from conf.grid import Point, points
 from conf.mistakes import one_line
+from conf.parallel import Parallel
+from conf.run import Run, decisive, run_info
 from conf.schema import Hardware, Settings
-from policies.backend import Backend
 from policies.lane import TrueLengths
-from policies.policy import Policy
 from policies.serving.tenancy import TemporalSharing
-from policies.setup import ServedModel, open_lanes, open_ledger
+from policies.setup import open_lanes, open_ledger
 from policies.types import HardwareProfile, LinkProfile
-from traces.workload import Workload, workload
+from traces.grid import differences
+from traces.workload import workload
 
-WORLDS = {"sim": "sim.factory"}
-"""Where each world makes its backend; imported when it is used, so that no world needs the other's libraries."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One system under one workload.
-
-    Attributes:
-        system: the policy or variant, as ``compare`` names it.
-        lengths: the name of the lengths.
-        models: in the order in which results count them.
-        settings: all of the configuration, with what this run changes in it.
-        config: the same as JSON can hold it.
-    """
-
-    system: str
-    lengths: str
-    policy: Policy
-    hardware: HardwareProfile
-    models: tuple[ServedModel, ...]
-    tenancy: TemporalSharing
-    workload: Workload
-    settings: Settings
-    config: Mapping[str, object]
+Configured = tuple[Settings, Mapping[str, object]]
+"""A configuration as frozen settings, and as JSON can hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """Runs to compare: for each lengths and each rate, every system in turn."""
+    """Runs to compare: for each point of the grid, each lengths and each rate, every system in turn.
+
+    A run that several points have in common, because they differ in another policy's settings, is there once.
+    """
 
     name: str
-    jobs: int
+    parallel: Parallel
     figures: bool
     runs: tuple[Run, ...]
 
@@ -67,29 +49,44 @@ def build(cfg: DictConfig) -> Experiment:
     base = _held_to_schema(cfg)
     if not base.compare or not base.lengths:
         raise ValueError("compare and lengths must each name at least one")
-    runs = [
-        _run(base, lengths, rate, system)
-        for lengths in base.lengths
-        for rate in _rates(base, lengths)
-        for system in base.compare
-    ]
+    base.output.folder = cfg.output.folder  # Hydra's choice; each run would work out a time stamp of its own
+    runs = _told_apart(list(_runs(base)))
     shared = runs[0].settings
-    return Experiment(name=shared.name, jobs=shared.jobs, figures=shared.output.figures, runs=tuple(runs))
+    shared.parallel.require_installed()
+    return Experiment(name=shared.name, parallel=shared.parallel, figures=shared.output.figures, runs=tuple(runs))
 
 
-def _rates(base: Any, lengths: str) -> list[dict[str, object]]:
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """Leave out repetitions, and note in what the runs of a system differ."""
+    different: dict[tuple[str, str], Run] = {}
+    for run in runs:
+        different.setdefault((run.system, json.dumps(run.config)), run)
+    grids = differences([run_info(run) for run in different.values()])
+    return [replace(run, grid=grid) for run, grid in zip(different.values(), grids, strict=True)]
+
+
+def _runs(base: Any) -> Iterator[Run]:
+    """All runs of all points of the grid."""
+    grid = cast("dict[str, object]", OmegaConf.to_container(base.grid, resolve=True))
+    cfg = base.copy()  # the one that changes: each point sets the same keys, so nothing is left of the last
+    for point in points(grid):
+        for lengths in base.lengths:
+            for rate in _rates(base, lengths, point):
+                for key, value in {**point, **rate}.items():
+                    OmegaConf.update(cfg, key, value)
+                plain = _configured(cfg)
+                for system in base.compare:
+                    yield _run(cfg, plain, lengths, system)
+
+
+def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
     """Changes that give each rate in turn; the narrower setting wins: one rate, rates, rates by lengths."""
-    if not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None:
+    if "arrivals.rate" in point or (not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None):
         return [{}]
     if not base.rates and base.rates_by_lengths and lengths not in base.rates_by_lengths:
         raise ValueError(f"rates_by_lengths has none for lengths={lengths}; add them, or set rates=[...] for all")
     rates = base.rates or base.rates_by_lengths.get(lengths, ())
-    return [{"arrivals": {"rate": rate}} for rate in rates] or [{}]
-
-
-def backend_factory(world: str) -> Callable[..., Backend]:
-    """Find what makes the backend of a world."""
-    return import_module(WORLDS[world]).open_backend
+    return [{"arrivals.rate": rate} for rate in rates] or [{}]
 
 
 def _held_to_schema(cfg: DictConfig) -> Any:
@@ -97,32 +94,37 @@ def _held_to_schema(cfg: DictConfig) -> Any:
     return OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg, enum_to_str=True))
 
 
-def _run(base: Any, lengths: str, rate: Mapping[str, object], system: str) -> Run:
-    variant = base.variants.get(system)
+def _configured(cfg: Any) -> Configured:
+    plain = cast("Mapping[str, object]", OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+    return frozen(Settings, OmegaConf.to_object(cfg)), plain
+
+
+def _run(cfg: Any, plain: Configured, lengths: str, system: str) -> Run:
+    variant = plain[0].variants.get(system)
     if variant is None:
-        return _checked_run(OmegaConf.merge(base, rate), lengths, system, policy=system)
+        return _checked_run(plain, lengths, system, policy=system)
     try:
-        return _checked_run(OmegaConf.merge(base, rate, variant.overrides), lengths, system, policy=variant.policy)
+        changed = _configured(OmegaConf.merge(cfg, variant.overrides))
+        return _checked_run(changed, lengths, system, policy=variant.policy)
     except (ValueError, OmegaConfBaseException) as mistake:
         raise ValueError(f"variants.{system}: {one_line(mistake)}") from None
 
 
-def _checked_run(cfg: Any, lengths: str, system: str, policy: str) -> Run:
+def _checked_run(configured: Configured, lengths: str, system: str, policy: str) -> Run:
     """Assemble a run, and refuse models that do not fit or could not be served before another run has started."""
-    settings = frozen(Settings, OmegaConf.to_object(cfg))
-    run = _assemble(cfg, settings, lengths, system, settings.policy[policy])
+    run = _assemble(*configured, lengths, system, policy)
     ledger = open_ledger(run.models, run.hardware)
     preemption = run.policy.preemption
-    open_lanes(run.models, ledger, run.hardware, settings.serving, preemption=preemption, truth=TrueLengths())
+    open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption, truth=TrueLengths())
     return run
 
 
-def _assemble(cfg: Any, settings: Settings, lengths: str, system: str, policy: Policy) -> Run:
+def _assemble(settings: Settings, config: Mapping[str, object], lengths: str, system: str, policy: str) -> Run:
     models = tuple(settings.mix.models.values())
     return Run(
         system=system,
         lengths=lengths,
-        policy=policy,
+        policy=settings.policy[policy],
         hardware=hardware_profile(settings.hardware),
         models=models,
         tenancy=TemporalSharing(
@@ -138,7 +140,7 @@ def _assemble(cfg: Any, settings: Settings, lengths: str, system: str, policy: P
             shapes=[model.shape for model in models],
         ),
         settings=settings,
-        config=cast("dict[str, object]", OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)),
+        config=decisive(config, lengths, policy),
     )
 
 

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 
-from conf.build import Run, backend_factory
+from conf.alone import alone_in
+from conf.run import Run, run_info
+from policies.backend import Backend
 from policies.engine import Engine, Outcome
 from policies.errors import Stuck
 from policies.lane import Lane, TrueLengths
 from policies.setup import open_lanes, open_ledger
-from traces.folder import ModelInfo, RunInfo
+from traces.folder import discard, is_complete
 from traces.metrics import write_summary
 from traces.results import RunWriter
+
+WORLDS = {"sim": "sim.factory"}
+"""Where each world makes its backend; imported when it is used, so that no world needs the other's libraries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A run and the folder of its results, which is of this run alone."""
+
+    run: Run
+    folder: Path
+
+
+def complete(place: Place) -> None:
+    """Carry the run out, unless its folder holds it complete already.
+
+    What a process left that died or was interrupted is done again. While another process works at it, this waits.
+
+    Raises:
+        ValueError, Stuck: as ``carry_out``.
+    """
+    with alone_in(place.folder):
+        if not is_complete(place.folder):
+            discard(place.folder)
+            carry_out(place.run, place.folder)
 
 
 def carry_out(run: Run, folder: Path) -> Path:
@@ -35,6 +64,11 @@ def carry_out(run: Run, folder: Path) -> Path:
             raise Stuck(f"{run.system}: {left} requests can never run; raise the shares of the mix or the swap space")
     write_summary(folder)
     return folder
+
+
+def backend_factory(world: str) -> Callable[..., Backend]:
+    """Find what makes the backend of a world."""
+    return import_module(WORLDS[world]).open_backend
 
 
 def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
@@ -70,22 +104,3 @@ def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
         leaps=settings.backend.leaps,
     )
     return engine, lanes
-
-
-def run_info(run: Run) -> RunInfo:
-    """What results say of a run."""
-    settings = run.settings
-    return RunInfo(
-        system=run.system,
-        mix=settings.mix.name,
-        lengths=run.lengths,
-        rate_per_s=settings.arrivals.rate,
-        seed=settings.seed,
-        models=tuple(
-            ModelInfo(name=model.shape.name, block_bytes=model.shape.block_bytes(settings.serving.block_tokens))
-            for model in run.models
-        ),
-        hbm_bytes=run.hardware.hbm_bytes,
-        device=f"{run.hardware.name} ({settings.backend.world})",
-        config=run.config,
-    )

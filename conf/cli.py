@@ -56,8 +56,8 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
     except Refused as mistake:
         print(f"{prog} {name}: {mistake}", file=sys.stderr)
         return MISTAKE
-    except KeyboardInterrupt:
-        print(f"{prog} {name}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"{prog} {name}: {': '.join(['interrupted', *map(str, stop.args)])}", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -3,65 +3,87 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from importlib.resources import files
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from conf.build import Experiment, Run
-from conf.carry_out import carry_out, run_info
+from conf.build import Experiment
+from conf.carry_out import Place, complete
+from conf.cli import Refused
+from conf.fingerprint import folder_name
+from conf.grid import axes
+from conf.outcome import INDEX, tell
 from conf.parallel import side_by_side
-from traces.claims import Claim, Result, claims_from
-from traces.metrics import read_summary
-from traces.report import report
+from conf.run import run_info, workload_name
+from traces.claims import Result
+from traces.folder import is_complete, write_json
+from traces.metrics import summary_of
 
 
 def run(experiment: Experiment, folder: Path) -> None:
     """Carry out the runs in ``folder``, print how they compare, and draw it.
 
+    Runs that the folder holds complete are not done again.
+
     Raises:
-        ValueError, Stuck: as ``carry_out``.
+        ValueError, Stuck: as ``complete``.
+        KeyboardInterrupt: with what is there, and how to go on.
     """
     print(describe(experiment), flush=True)
-    folders = list(_carried_out(experiment, folder))
-    results = [
-        Result(info=run_info(each), summary=read_summary(where))
-        for each, where in zip(experiment.runs, folders, strict=True)
-    ]
-    text = report(results, paper_claims())
-    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-    print(f"\n{text}")
+    places = [Place(run=each, folder=folder / folder_name(each)) for each in experiment.runs]
+    write_json(folder / INDEX, {"runs": [place.folder.name for place in places]})
+    _complete(experiment, places)
+    results = [Result(info=run_info(place.run), summary=summary_of(place.folder)) for place in places]
+    tell(results, [place.folder for place in places], folder, figures=experiment.figures)
     if experiment.figures:
-        for figure in (*draw(experiment, folder), *draw_against_rate(results, folder)):
+        for figure in draw(places, folder):
             print(f"drew {figure}")
     print(f"results in {folder}")
 
 
+def _complete(experiment: Experiment, places: Sequence[Place]) -> None:
+    """Carry out what is not complete, several at a time; show how far it is on a terminal."""
+    left = [place for place in places if not is_complete(place.folder)]
+    if len(left) < len(places):
+        print(f"  {len(places) - len(left)} of {len(places)} runs are there already", flush=True)
+    try:
+        for _ in _shown(side_by_side(complete, left, experiment.parallel), len(left)):
+            pass
+    except KeyboardInterrupt:
+        n_complete = sum(is_complete(place.folder) for place in places)
+        mend = f"the same command with output.folder={left[0].run.settings.output.folder} does the others"
+        raise KeyboardInterrupt(f"{n_complete} of {len(places)} runs are complete; {mend}") from None
+    for place in left:
+        if not is_complete(place.folder):
+            raise Refused(f"{place.folder}: the run has ended, but not here; give an output.folder that all share")
+
+
+def _shown(done: Iterable[None], total: int) -> Iterable[None]:
+    if not sys.stderr.isatty():
+        return done
+    from tqdm import tqdm
+
+    return tqdm(done, total=total, unit="run")
+
+
 def describe(experiment: Experiment) -> str:
-    """Say what runs: machine, models, and each workload in a line."""
+    """Say what runs: machine, models, each workload in a line, what varies."""
     first = experiment.runs[0]
     models = ", ".join(f"{model.shape.name} {model.share:.0%}" for model in first.models)
     workloads = dict.fromkeys(f"  {each.lengths}: {each.workload.description}" for each in experiment.runs)
     systems = ", ".join(dict.fromkeys(each.system for each in experiment.runs))
-    return "\n".join([f"{experiment.name}: {systems} on {first.hardware.name} with {models}", *workloads])
+    varied = [f"  {key}: {', '.join(map(str, values))}" for key, values in axes(first.settings.grid).items()]
+    return "\n".join([f"{experiment.name}: {systems} on {first.hardware.name} with {models}", *workloads, *varied])
 
 
-def paper_claims() -> tuple[Claim, ...]:
-    """Read the claims of the papers."""
-    import yaml
-
-    text = (files("conf") / "claims" / "mirage.yaml").read_text(encoding="utf-8")
-    return claims_from(yaml.safe_load(text))
-
-
-def draw(experiment: Experiment, folder: Path) -> Iterator[Path]:
-    """Draw distributions for each lengths, HBM for each workload; tell each figure when it is there."""
+def draw(places: Sequence[Place], folder: Path) -> Iterator[Path]:
+    """Draw distributions for each lengths, HBM for each workload, of the first point of a grid; tell each figure."""
     from traces.folder import read_run
     from traces.hbm_plot import hbm
     from traces.plots import latencies
 
-    for lengths, group in groupby(experiment.runs, key=lambda each: each.lengths):
-        runs = [(workload_name(each), read_run(folder / run_name(each))) for each in group]
+    for lengths, group in groupby(_first_point(places), key=lambda place: place.run.lengths):
+        runs = [(workload_name(place.run), read_run(place.folder)) for place in group]
         figure = folder / f"latencies-{lengths}.png"
         latencies([tables for _, tables in runs], figure)
         yield figure
@@ -71,35 +93,9 @@ def draw(experiment: Experiment, folder: Path) -> Iterator[Path]:
             yield figure
 
 
-def draw_against_rate(results: Sequence[Result], folder: Path) -> Iterator[Path]:
-    """Draw the figures of merit against the rate, if there are several."""
-    from traces.plots import against_rate
-
-    if len({result.info.rate_per_s for result in results}) > 1:
-        figure = folder / "against-rate.png"
-        against_rate(results, figure)
-        yield figure
-
-
-def _carried_out(experiment: Experiment, folder: Path) -> Iterator[Path]:
-    """Carry out the runs, several at a time, in their order; show how far they are on a terminal."""
-    from tqdm import tqdm
-
-    places = [(each, folder / run_name(each)) for each in experiment.runs]
-    done = side_by_side(_carry_out, places, n_jobs=min(experiment.jobs, len(places)))
-    yield from tqdm(done, total=len(places), unit="run", disable=not sys.stderr.isatty())
-
-
-def _carry_out(place: tuple[Run, Path]) -> Path:
-    return carry_out(*place)
-
-
-def run_name(run: Run) -> str:
-    """Name the folder of a run, unlike any other of its experiment."""
-    return f"{workload_name(run)}-{run.system}"
-
-
-def workload_name(run: Run) -> str:
-    """Name what the systems of an experiment have in common: lengths and rate."""
-    rate = run.settings.arrivals.rate
-    return f"{run.lengths}-{'own-rate' if rate is None else f'{rate:g}'}"
+def _first_point(places: Sequence[Place]) -> Iterable[Place]:
+    """For each lengths, rate and system the first run."""
+    found: dict[tuple[str, str], Place] = {}
+    for place in places:
+        found.setdefault((workload_name(place.run), place.run.system), place)
+    return found.values()

@@ -22,12 +22,13 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from omegaconf import MISSING
-
 T = TypeVar("T")
 
 # Launchers hand twins to other processes, where "no default" has to be the one that dataclasses compare with.
 copyreg.pickle(type(NO_DEFAULT), lambda _: "MISSING")
+
+MISSING = "???"
+"""OmegaConf's word for a value that nobody has given. Not imported: processes that only run need no OmegaConf."""
 
 CLASSES = "classes"
 """Metadata of a field that is a mapping with fixed keys: for each key its own settings class."""
@@ -36,7 +37,7 @@ CLASSES = "classes"
 @cache
 def editable(cls: type) -> type:
     """Derive the twin of a settings class."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     return make_dataclass(cls.__name__, [(of.name, *_twin_field(hints[of.name], of)) for of in _fields(cls)])
 
 
@@ -46,8 +47,13 @@ def frozen(cls: type[T], filled: object) -> T:
     Raises:
         ValueError: a value is outside its range.
     """
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     return cls(**{of.name: _frozen_field(hints[of.name], of, getattr(filled, of.name)) for of in _fields(cls)})
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _fields(cls: type) -> tuple[Field[Any], ...]:

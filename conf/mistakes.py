@@ -26,7 +26,8 @@ def one_line(mistake: Exception) -> str:
         case MissingMandatoryValue():
             return f"{mistake.full_key} has no value; give {mistake.full_key}=VALUE"
         case ConfigAttributeError() | ConfigKeyError():
-            return f"no key {mistake.full_key}; {_keys(mistake.parent_node, like=str(mistake.key))}"
+            mend = _keys(mistake.parent_node, like=str(mistake.key)) or f"add it with +{mistake.full_key}=VALUE"
+            return f"no key {mistake.full_key}; {mend}"
         case OmegaConfBaseException(child_node=DictConfig() as group):
             return f"{mistake.full_key} is a group of settings, not a value; {_keys(group)}"
         case OmegaConfBaseException() if mistake.full_key:
@@ -43,5 +44,7 @@ def _lines(mistake: Exception) -> list[str]:
 
 def _keys(group: object, like: str = "") -> str:
     keys = sorted(map(str, group)) if isinstance(group, DictConfig) else []
+    if not keys:
+        return ""
     close = get_close_matches(like, keys, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(keys)}"

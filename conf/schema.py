@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conf.editable import CLASSES
+from conf.parallel import Parallel
 from policies.policy import Policy
 from policies.registry import POLICIES
 from policies.setup import ServedModel, Serving
@@ -103,7 +104,7 @@ class BackendSettings:
     """The world in which an experiment runs.
 
     Attributes:
-        world: a key of ``WORLDS`` in ``conf/build.py``.
+        world: a key of ``WORLDS`` in ``conf/carry_out.py``.
         vmm: what changing a mapping costs: see ``sim/vmm.py``.
         leaps: steps that repeat are submitted together; results are the same without.
     """
@@ -128,9 +129,15 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where results go, and whether figures are drawn from them."""
+    """Where results go, and whether figures are drawn from them.
+
+    Attributes:
+        root: folder in which experiments make theirs.
+        folder: of this experiment. Runs that it holds complete are not done again.
+    """
 
     root: str
+    folder: str
     figures: bool
 
 
@@ -140,11 +147,13 @@ class Settings:
 
     Attributes:
         lengths: distributions of request lengths by name; each is a workload of its own.
-        rates: requests/s of all models together; each is a workload of its own. ``arrivals.rate``, if set, is the only one.
-        rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU later.
+        rates: requests/s of all models together; each is a workload of its own. ``arrivals.rate``, if set, is the
+            only one.
+        rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
+            later.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
-        jobs: simulations that run side by side.
+        grid: values to combine, by dotted key: see ``conf/grid.py``.
     """
 
     name: str
@@ -162,13 +171,13 @@ class Settings:
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
     compare: tuple[str, ...]
     variants: Mapping[str, Variant]
+    grid: Mapping[str, object]
     output: Output
-    jobs: int
+    parallel: Parallel
 
     def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("jobs", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must be at least 0")
         for name, variant in self.variants.items():
             if name in self.policy:
                 raise ValueError(f"variants.{name} has the name of a policy; give it another")

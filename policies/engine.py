@@ -143,10 +143,9 @@ class Engine:
         return next((lane for lane in self._lanes if lane.in_flight), None)
 
     def _spins(self) -> bool:
-        """Whether steps go by without a token, more than it takes to compute every prompt.
+        """Whether more steps have gone by without a token than it takes to compute every prompt.
 
-        vLLM's chunked prefill can preempt its own only sequence before every chunk, and a
-        quantum can be too short for what a model loses at each turn of another.
+        vLLM's chunked prefill can preempt its only sequence before every chunk, for ever.
         """
         n_steps = self.n_steps - self._last_progress_step
         if n_steps < MANY_STEPS:

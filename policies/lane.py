@@ -24,7 +24,13 @@ class TrueLengths:
         self._n_tokens: dict[int, int] = {}
 
     def learn(self, arrival: Arrival) -> None:
-        """Take in a request that has arrived."""
+        """Take in a request that has arrived.
+
+        Raises:
+            ValueError: another request with its id is still there.
+        """
+        if arrival.request.request_id in self._n_tokens:
+            raise ValueError(f"request {arrival.request.request_id} is there already; give every request its own id")
         self._n_tokens[arrival.request.request_id] = arrival.n_output_tokens
 
     def stopped(self, seq: Sequence) -> bool:

@@ -8,6 +8,7 @@ from conf.cli import Command, dispatch
 
 COMMANDS = {
     "run": Command(module="conf.app", summary="simulate an experiment: every policy on the same arrivals"),
+    "report": Command(module="conf.gather", summary="one table and one figure of experiments that have run"),
     "schedule": Command(module="sim.schedule", summary="the scheduler alone, under a linear step-time model"),
 }
 

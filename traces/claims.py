@@ -109,7 +109,7 @@ def claims_from(entries: Mapping[str, Mapping[str, object]]) -> tuple[Claim, ...
 def findings(claim: Claim, results: Sequence[Result]) -> tuple[Finding, ...]:
     """Compare the claim's systems by each of its metrics.
 
-    A point is one mix, lengths, rate and seed that both systems ran. The paper averages
+    A point is one mix, workload, rate and seed that both systems ran. The paper averages
     over data sets and loads; ours is the mean over points of the relative change.
 
     Returns:
@@ -132,9 +132,9 @@ def findings(claim: Claim, results: Sequence[Result]) -> tuple[Finding, ...]:
 
 
 def _changes(claim: Claim, metric: Metric, results: Sequence[Result]) -> Iterator[float]:
-    ours = {_point(result): result for result in results if result.info.system == claim.system}
+    ours = {_point(result): result for result in results if result.info.label == claim.system}
     for base in results:
-        if base.info.system != claim.baseline or base.info.mix != claim.mix or _point(base) not in ours:
+        if base.info.label != claim.baseline or base.info.mix != claim.mix or _point(base) not in ours:
             continue
         before, after = (metric.of(each.summary.total) for each in (base, ours[_point(base)]))
         if before and after is not None:
@@ -143,4 +143,4 @@ def _changes(claim: Claim, metric: Metric, results: Sequence[Result]) -> Iterato
 
 def _point(result: Result) -> tuple[str, str, float | None, int]:
     info = result.info
-    return info.mix, info.lengths, info.rate_per_s, info.seed
+    return info.mix, info.workload, info.rate_per_s, info.seed

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from traces.gaps import histogram
+from traces.grid import Grid, Scalar, named, of_system, of_workload
 from traces.rows import ROW_TYPES
 from traces.tables import read_table
 
@@ -54,6 +55,7 @@ class RunInfo:
         hbm_bytes: size of the device; ``None`` if unknown.
         device: what computed, in words; for a simulation the hardware that was modelled.
         config: the resolved configuration, as JSON can hold it.
+        grid: in what it differs from other runs of its system beside it: see ``traces/grid.py``.
     """
 
     system: str
@@ -65,6 +67,17 @@ class RunInfo:
     hbm_bytes: int | None = None
     device: str = ""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
+    grid: Grid = field(default_factory=dict[str, Scalar])
+
+    @property
+    def label(self) -> str:
+        """The system, with those of its settings that tell it from others of its name."""
+        return named(self.system, of_system(self.grid))
+
+    @property
+    def workload(self) -> str:
+        """The lengths, with all that tells their workload from others."""
+        return named(self.lengths, of_workload(self.grid))
 
     @property
     def rate(self) -> str:
@@ -93,14 +106,13 @@ def read_run(folder: Path) -> RunTables:
         ValueError: the folder holds no run, or one of another schema version.
     """
     header = _read_header(folder)
-    given = {item.name: header[item.name] for item in fields(RunInfo)}
-    given["models"] = tuple(ModelInfo(**model) for model in header["models"])
+    info = _info_from(header)
     frames = {
         name: read_table(folder, name, ROW_TYPES[name], combine=histogram if name == "gaps" else None)
         for name in header["tables"]
     }
     return RunTables(
-        info=RunInfo(**given),
+        info=info,
         state=header["state"],
         reason=header["reason"],
         requests=frames["requests"],
@@ -109,6 +121,30 @@ def read_run(folder: Path) -> RunTables:
         decisions=frames.get("decisions"),
         memory=frames.get("memory"),
     )
+
+
+def read_info(folder: Path) -> RunInfo:
+    """Read what ran.
+
+    Raises:
+        ValueError: the folder holds no run, or one of another schema version.
+    """
+    return _info_from(_read_header(folder))
+
+
+def is_complete(folder: Path) -> bool:
+    """Tell whether the folder holds a run that went to its end."""
+    try:
+        return _read_header(folder)["state"] == "complete"
+    except ValueError:
+        return False
+
+
+def discard(folder: Path) -> None:
+    """Remove what a run that did not end well has left."""
+    for pattern in ("*.json", "*.parquet", "*.unfinished"):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -128,6 +164,12 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(path)
+
+
+def _info_from(header: Mapping[str, Any]) -> RunInfo:
+    given = {item.name: header[item.name] for item in fields(RunInfo) if item.name in header}
+    given["models"] = tuple(ModelInfo(**model) for model in header["models"])
+    return RunInfo(**given)
 
 
 def _read_header(folder: Path) -> dict[str, Any]:

@@ -63,11 +63,11 @@ def hbm(runs: Sequence[RunTables], path: Path) -> None:
     from matplotlib.patches import Patch
 
     info = runs[0].info
-    title = f"{info.mix}, {info.lengths}, {info.rate}"
+    title = f"{info.mix}, {info.workload}, {info.rate}"
     with panels(len(runs), 1, path, title, panel_inches=(9.0, 2.9), share_x="col") as (figure, axes):
         for ax, run in zip(axes[:, 0], runs, strict=True):
             _draw_uses(ax, run)
-            ax.set_title(run.info.system, loc="left")
+            ax.set_title(run.info.label, loc="left")
         axes[-1][0].set_xlabel("time (s)")
         colours = [*((owner.label, owner.colour) for owner in _OWNERS), _REST]
         handles = [Patch(color=colour, label=label) for label, colour in colours]

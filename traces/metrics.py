@@ -156,6 +156,11 @@ def read_summary(folder: Path) -> Summary:
     return Summary(state=document["state"], total=total, by_model=tuple(by_model))
 
 
+def summary_of(folder: Path) -> Summary:
+    """Read the figures of a run; work them out if it was stopped before they were left."""
+    return read_summary(folder) if (folder / "summary.json").exists() else write_summary(folder)
+
+
 def _figures_from(document: Mapping[str, Any]) -> Figures:
     given = dict(document)
     for name in ("ttft", "gap", "mean_gap", "max_gap"):

@@ -1,6 +1,6 @@
-"""Figures that compare systems: distributions of latencies, and figures against the arrival rate.
+"""The figure of how latencies are distributed, system beside system.
 
-Every function writes a file; the suffix of its name chooses the format.
+It writes a file; the suffix of its name chooses the format.
 """
 
 # matplotlib types its functions but not their keyword arguments.
@@ -10,22 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from policies.types import NS_PER_S
-from traces.claims import METRICS, Result
 from traces.folder import RunTables
 from traces.metrics import quantiles
-from traces.style import Line, legend_below, lines, panels
+from traces.style import Line, legend_below, lines, panels, plain_ticks
 from traces.tables import ints, present, where
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
     Ints = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
@@ -50,47 +47,19 @@ def latencies(runs: Sequence[RunTables], path: Path) -> None:
     by_rate: dict[float | None, list[RunTables]] = {}
     for run in sorted(runs, key=lambda run: run.info.rate_per_s or 0):
         by_rate.setdefault(run.info.rate_per_s, []).append(run)
-    systems = lines([run.info.system for run in runs])
-    title = f"{runs[0].info.mix}, {runs[0].info.lengths}"
+    systems = lines([run.info.label for run in runs])
+    title = f"{runs[0].info.mix}, {runs[0].info.workload}"
     with panels(len(by_rate), len(_LATENCIES), path, title, share_x="col") as (figure, axes):
         for row, group in zip(axes, by_rate.values(), strict=True):
             for ax, latency in zip(row, _LATENCIES, strict=True):
                 for run in group:
-                    _draw_tail(ax, *latency.of(run), latency.unit_ns, systems[run.info.system])
+                    _draw_tail(ax, *latency.of(run), latency.unit_ns, systems[run.info.label])
                 ax.set(xscale="log", title=group[0].info.rate, xlabel=latency.label)
             _label_shares(row)
         for ax in axes[0]:
-            _plain_ticks(ax.xaxis)
+            plain_ticks(ax.xaxis)
         marks = [Line2D([], [], color="#555555", marker=mark, linestyle="", label=name) for mark, _, name in _MARKS]
         legend_below(figure, systems, marks)
-
-
-def against_rate(results: Sequence[Result], path: Path) -> None:
-    """Draw P99 TBT, P99 TTFT and throughput against the arrival rate, as MIRAGE's figure 8 does.
-
-    A row for each lengths, a line for each system; seeds are averaged. TBT is the mean
-    gap of a request, the likeliest reading of the paper.
-
-    Args:
-        results: of one mix, each with a rate.
-        path: of the figure.
-    """
-    lengths = list(dict.fromkeys(result.info.lengths for result in results))
-    systems = lines([result.info.system for result in results])
-    with panels(len(lengths), len(_PANELS), path, results[0].info.mix) as (figure, axes):
-        for row, name in enumerate(lengths):
-            for ax, panel in zip(axes[row], _PANELS, strict=True):
-                for system, line in systems.items():
-                    group = [each for each in results if (each.info.lengths, each.info.system) == (name, system)]
-                    rates, values = _mean_by_rate(group, panel)
-                    ax.plot(rates, values, line.dashes, color=line.colour, marker="o", markersize=4)
-                ax.set(title=name, xlabel="requests/s", ylabel=panel.label, yscale=panel.scale)
-                if panel.scale == "log":
-                    _at_least_a_decade(ax)
-                    _plain_ticks(ax.yaxis)
-                else:
-                    ax.set_ylim(bottom=0)
-        legend_below(figure, systems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +68,6 @@ class _Latency:
     unit_ns: int
     of: Callable[[RunTables], tuple[Ints, Ints]]
     """(values in ns, how often each occurred)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Panel:
-    metric: str
-    label: str
-    unit: float
-    scale: str
 
 
 def _ttft(run: RunTables) -> tuple[Ints, Ints]:
@@ -128,12 +89,6 @@ _LATENCIES = (
     _Latency("TTFT (s)", NS_PER_S, _ttft),
     _Latency("TBT: mean gap of a request (ms)", NS_PER_S // 1000, _mean_gap),
     _Latency("TBT: every gap (ms)", NS_PER_S // 1000, _gap),
-)
-
-_PANELS = (
-    _Panel("mean_gap_p99", "P99 over requests\nof the mean gap (ms)", 1e6, "linear"),
-    _Panel("ttft_p99", "P99 TTFT (s)", 1e9, "log"),
-    _Panel("output_tokens_per_s", "output tokens/s", 1, "linear"),
 )
 
 
@@ -163,32 +118,3 @@ def _label_shares(row: Sequence[Axes]) -> None:
         ax.set_yticks([1, 0.1, 0.01, 0.001, 0.0001], ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"])
         ax.tick_params(labelleft=column == 0)
     row[0].set_ylabel("at least as long")
-
-
-def _at_least_a_decade(ax: Axes) -> None:
-    """Keep a logarithmic axis from blowing up differences that nobody would see."""
-    least, most = ax.get_ylim()
-    if most < 10 * least:
-        middle = (least * most) ** 0.5
-        ax.set_ylim(middle / 10**0.5, middle * 10**0.5)
-
-
-def _plain_ticks(axis: Axis) -> None:
-    """Write 0.5 or 20 along a logarithmic axis, every 1, 2 and 5 where there is room."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    least, most = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if most <= 100 * least else (1,)))
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _mean_by_rate(group: Sequence[Result], panel: _Panel) -> tuple[list[float], list[float]]:
-    """(rates in requests/s, values in the panel's unit), increasing in rate."""
-    by_rate: dict[float, list[float]] = {}
-    for result in group:
-        value = METRICS[panel.metric].of(result.summary.total)
-        if result.info.rate_per_s is not None and value is not None:
-            by_rate.setdefault(result.info.rate_per_s, []).append(value / panel.unit)
-    rates = sorted(by_rate)
-    return rates, [fmean(by_rate[rate]) for rate in rates]

@@ -71,33 +71,53 @@ _CLAIMS_TITLE = (
 
 
 def report(results: Sequence[Result], claims: Sequence[Claim] = ()) -> str:
-    """Compare systems for every mix, lengths and rate, then the paper's claims with ours.
+    """Compare systems for every mix, workload and rate, then the paper's claims with ours; a sweep in one table.
 
     Args:
         results: the systems in the order in which they are listed; the first is what the others are
             compared with. Runs that differ only in their seed are averaged.
         claims: those about a mix or systems that were not run are left out.
     """
-    parts = [comparison(results), causes(results), claims_beside_ours(claims, results)]
+    is_sweep = any(result.info.grid for result in results)
+    tables = [sweep(results)] if is_sweep else [comparison(results), causes(results)]
+    parts = [*tables, claims_beside_ours(claims, results)]
     return "\n\n".join(part for part in parts if part)
 
 
 def comparison(results: Sequence[Result]) -> str:
-    """One table for each mix, lengths and rate: a system a row, below it the change against the first."""
+    """One table for each mix, workload and rate: a system a row, below it the change against the first."""
     blocks: list[str] = []
     for title, systems in _groups(results):
-        base = next(iter(systems.values()))
-        rows = _headings()
-        for system, group in systems.items():
-            values = [_mean(group, column.of) for column in _COLUMNS]
-            rows.append([system, *map(number, values)])
-            if group is not base:
-                before = [_mean(base, column.of) for column in _COLUMNS]
-                rows.append(["", *map(change, before, values)])
         notes = [note for system, group in systems.items() for note in _notes(system, group)]
-        against = f" (second lines: against {next(iter(systems))})" if len(systems) > 1 else ""
-        blocks.append("\n".join([title + against, *_aligned(rows), *notes]))
+        rows = [*_headings(), *_compared(systems)]
+        blocks.append("\n".join([title + _against(systems), *_aligned(rows), *notes]))
     return "\n\n".join(blocks)
+
+
+def sweep(results: Sequence[Result]) -> str:
+    """One table of all: below each mix, workload and rate its systems; told beside it only which runs lack requests."""
+    rows = _headings()
+    notes: list[str] = []
+    for title, systems in _groups(results):
+        rows += [[f"{title}{_against(systems)}:"], *_compared(systems)]
+        lacking = (note for label, group in systems.items() for note in _notes(label, group, lending=False))
+        notes += [f"  {title}:{note[1:]}" for note in lacking]
+    return "\n".join([*_aligned(rows), *notes])
+
+
+def _compared(systems: Mapping[str, Sequence[Result]]) -> Iterator[list[str]]:
+    """A row for each system, and below it its change against the first."""
+    base = next(iter(systems.values()))
+    before = [_mean(base, column.of) for column in _COLUMNS]
+    for system, group in systems.items():
+        values = [_mean(group, column.of) for column in _COLUMNS]
+        yield [system, *map(number, values)]
+        if group is not base:
+            yield ["", *map(change, before, values)]
+
+
+def _against(systems: Mapping[str, object]) -> str:
+    return f" (second lines: against {next(iter(systems))})" if len(systems) > 1 else ""
 
 
 def by_model(results: Sequence[Result]) -> str:
@@ -181,17 +201,17 @@ def _finding_cells(finding: Finding) -> list[str]:
 
 
 def _groups(results: Sequence[Result]) -> Iterator[tuple[str, dict[str, list[Result]]]]:
-    """For each mix, lengths and rate a title and the runs of each system, all in order of appearance."""
+    """For each mix, workload and rate a title and the runs of each system, all in order of appearance."""
     found: dict[tuple[str, str, float | None], dict[str, list[Result]]] = {}
     for result in results:
         info = result.info
-        systems = found.setdefault((info.mix, info.lengths, info.rate_per_s), {})
-        systems.setdefault(info.system, []).append(result)
+        systems = found.setdefault((info.mix, info.workload, info.rate_per_s), {})
+        systems.setdefault(info.label, []).append(result)
     for systems in found.values():
         info = next(iter(systems.values()))[0].info
         n_seeds = max(map(len, systems.values()))
         seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ""
-        yield f"{info.mix}, {info.lengths}, {info.rate}{seeds}", systems
+        yield f"{info.mix}, {info.workload}, {info.rate}{seeds}", systems
 
 
 def _mean(group: Sequence[Result], of: Callable[[Figures], float | None]) -> float | None:
@@ -203,7 +223,7 @@ def _mean_of(figures: Sequence[Figures], of: Callable[[Figures], float | None]) 
     return fmean(values) if values else None
 
 
-def _notes(system: str, group: Sequence[Result]) -> Iterator[str]:
+def _notes(system: str, group: Sequence[Result], *, lending: bool = True) -> Iterator[str]:
     """What a reader must know beside the figures, a run a line: requests without a latency, and who lent how much."""
     for result in group:
         summary, total = result.summary, result.summary.total
@@ -213,7 +233,7 @@ def _notes(system: str, group: Sequence[Result]) -> Iterator[str]:
                 f"{summary.state}, {total.n_finished} requests finished, {total.n_dropped} dropped, "
                 f"{total.n_unfinished} unfinished"
             )
-        if total.n_lends:
+        if total.n_lends and lending:
             words.append(_lending(result))
         if words:
             seed = f" (seed {result.info.seed})" if len(group) > 1 else ""

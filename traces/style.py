@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _STYLE: Mapping[str, Any] = {
@@ -96,3 +97,13 @@ def legend_below(figure: Figure, systems: Mapping[str, Line], others: Sequence[A
         Line2D([], [], color=line.colour, linestyle=line.dashes, label=system) for system, line in systems.items()
     ]
     figure.legend(handles=[*handles, *others], loc="outside lower center", ncols=5)
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Write 0.5 or 20 along a logarithmic axis, every 1, 2 and 5 where there is room."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    least, most = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if most <= 100 * least else (1,)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -54,7 +54,7 @@ class Relief:
         self._clock = clock
         self._policy_memory: object = None
         self._refused: tuple[Target, ...] | None = None
-        self._instant: tuple[int, int] = (0, 0)
+        self._changes_at_ns: int = 0
         self._n_changes = 0
 
     @property
@@ -115,9 +115,9 @@ class Relief:
 
         Lending and taking back every home twice over are as many changes as any plan can need.
         """
-        instant = self._backend.now_ns, self._clock.n_steps
-        if instant != self._instant:
-            self._instant, self._n_changes = instant, 0
+        now_ns = self._backend.now_ns
+        if now_ns != self._changes_at_ns:
+            self._changes_at_ns, self._n_changes = now_ns, 0
         return self._n_changes >= 4 * sum(lane.shape.n_layers for lane in self._lanes)
 
     def _hear_again(self) -> None:

@@ -20,7 +20,7 @@ from policies.types import Arrival
 from policies.view import MemoryView
 from tests.engine.null_backend import NullBackend
 from tests.engine.recorder import Recorder
-from tests.engine.worlds import Scene
+from tests.engine.worlds import PAGE_BYTES, Scene
 
 
 class CountedLengths(TrueLengths):
@@ -168,6 +168,7 @@ class Auditor:
         self._audit_requests(mid_composition)
         for lane in self._watched.lanes:
             self._audit_blocks(lane, mid_composition)
+        self._audit_budget()
         self._audit_pages()
 
     def _audit_requests(self, mid_composition: bool) -> None:
@@ -195,6 +196,15 @@ class Auditor:
         assert (pool.n_used, pool.n_blocks) == (len(there) - len(free), len(there))
         assert mid_composition or pool.n_used == len(used)
 
+    def _audit_budget(self) -> None:
+        """What pools share is what the partitions and the lent ranges bring in, less what is in use."""
+        lanes = self._watched.lanes
+        if (budget := lanes[0].budget) is not None:
+            used = sum(lane.scheduler.pool.n_used * lane.block_bytes for lane in lanes)
+            lent = sum((lane.scheduler.pool.n_blocks - lane.scheduler.pool.n_base) * lane.block_bytes for lane in lanes)
+            base = sum(part.kv_pages for part in self._watched.ledger.partitions) * PAGE_BYTES
+            assert (budget.n_bytes, budget.free_bytes) == (base + lent, base + lent - used)
+
     def _audit_pages(self) -> None:
         ledger, backend = self._watched.ledger, self._watched.backend
         held = {holder: n_pages for holder, n_pages in ledger.holdings().items() if n_pages}
@@ -211,11 +221,8 @@ class Auditor:
         assert (view.step, view.models[view.asker].is_active) == (scene.engine.n_steps, True)
         for lane, model in zip(scene.lanes, view.models, strict=True):
             pool, scheduler = lane.scheduler.pool, lane.scheduler
-            assert (model.n_base_blocks, model.n_blocks, model.n_free_blocks) == (
-                pool.n_base,
-                pool.n_blocks,
-                pool.n_free,
-            )
+            assert (model.n_base_blocks, model.n_blocks) == (pool.n_base, pool.n_blocks)
+            assert model.n_free_blocks == pool.n_free
             assert (model.n_waiting, model.n_running) == (scheduler.n_waiting, scheduler.n_running)
             assert model.residency == scene.ledger.residencies[lane.index]
             assert model.last_active_step == self._last_active_steps.get(lane.index)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-settings.register_profile("nightly", deadline=None, max_examples=3000)
+settings.register_profile("nightly", deadline=None, max_examples=1000)

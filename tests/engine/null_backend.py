@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from policies.backend import Batch, Change, StepReport
 from policies.errors import HbmOverdrawn
-from policies.memory.ops import Lend, Load, Withdraw
+from policies.memory.ops import Lend, Load, MoveBlocks, Withdraw
 from policies.types import Work
+from tests.engine.kv_contents import KvContents
 from tests.engine.page_table import PageTable
 
 
@@ -37,12 +38,16 @@ def nothing_refused(_change: Change) -> bool:
 class NullBackend:
     """A world without physics. Every load takes the same time, cycling layers stall a step by a fixed rule.
 
+    Args:
+        contents: what blocks hold, where that is known.
+
     Attributes:
         refuses: asked about every change before anything is touched.
     """
 
-    def __init__(self, pace: Pace, table: PageTable) -> None:
+    def __init__(self, pace: Pace, table: PageTable, contents: KvContents | None = None) -> None:
         self.table = table
+        self._contents = contents
         self.refuses: Callable[[Change], bool] = nothing_refused
         self._pace = pace
         self._now_ns = 0
@@ -59,6 +64,8 @@ class NullBackend:
             raise HbmOverdrawn("refused on demand")
         for op in change.ops:
             self.table.carry_out(op)
+            if isinstance(op, MoveBlocks) and self._contents:
+                self._contents.move(op)
             if isinstance(op, Load):
                 self._loads.append((self._now_ns + self._pace.load_ns, op.model, op.layer))
             if isinstance(op, Lend | Withdraw):
@@ -71,6 +78,8 @@ class NullBackend:
             raise ValueError("a batch with prefill tokens cannot repeat")
         for seq, _ in batch.rows:
             assert all(self.table.is_mapped(lane, block) for block in seq.blocks), f"{seq} has blocks without pages"
+        if self._contents:
+            self._contents.run(lane, batch)
         remap_ns, self._remap_ns = self._remap_ns, 0
         swap_ns = self._pace.swap_byte_ns * (batch.swap_in_bytes + batch.swap_out_bytes)
         stop_ns = min([stop_ns, *(end_ns for end_ns, _, _ in self._loads)])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -17,7 +18,10 @@ from policies.setup import Serving
 from policies.types import NS_PER_S, Arrival
 from sim.vmm import VmmMode
 from tests.engine.null_backend import Pace
-from tests.engine.worlds import MAX_CONTEXT, Setup, TinyModel, World, arrival
+from tests.engine.worlds import MAX_CONTEXT, WORLDS, Setup, TinyModel, arrival
+
+thorough = settings(max_examples=5 * settings().max_examples)
+"""For tests of the whole loop, where most of what can go wrong is rare."""
 
 mirages = st.builds(
     Mirage,
@@ -46,9 +50,7 @@ policies: SearchStrategy[Policy] = st.one_of(
 
 
 @st.composite
-def setups(
-    draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, world: SearchStrategy[World] | None = None
-) -> Setup:
+def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> Setup:
     """Pools of a few blocks, so that preemption, lending, reversion and swapping are the rule."""
     has_priorities = draw(st.booleans())
     models = tuple(
@@ -88,7 +90,7 @@ def setups(
         serving=serving,
         tenancy=tenancy,
         pace=pace,
-        world=draw(world or st.sampled_from(["null", "sim"])),
+        world=draw(st.sampled_from(WORLDS)),
         vmm_mode=draw(st.sampled_from(VmmMode)),
         slowdown_ppm=draw(st.sampled_from([0, 50_000])),
         leaps=draw(st.booleans()),

@@ -11,7 +11,7 @@ from policies.serving.sequence import State
 from policies.types import Arrival
 from tests.engine.auditor import Auditor, CountedLengths, Watched
 from tests.engine.recorder import Ended, Recorder, ended
-from tests.engine.strategies import cases
+from tests.engine.strategies import cases, thorough
 from tests.engine.worlds import Scene, Setup, open_scene, serve
 
 
@@ -25,6 +25,7 @@ def serve_audited(setup: Setup, arrivals: list[Arrival]) -> tuple[Outcome, Audit
     return scene.run(arrivals), auditor, scene
 
 
+@thorough
 @given(cases())
 def test_books_agree_with_the_world_and_every_request_ends(case: tuple[Setup, list[Arrival]]) -> None:
     setup, arrivals = case
@@ -47,6 +48,7 @@ def may_spin(setup: Setup) -> bool:
     return setup.serving.chunked_prefill and int(setup.serving.watermark * n_base_blocks) == 0
 
 
+@thorough
 @given(cases())
 def test_finished_requests_have_their_true_length_and_gaps_add_up(case: tuple[Setup, list[Arrival]]) -> None:
     setup, arrivals = case
@@ -82,6 +84,7 @@ def gaps_told(recorder: Recorder) -> list[tuple[int, int, int]]:
     return sums
 
 
+@thorough
 @given(cases())
 def test_the_same_arrivals_give_the_same_run(case: tuple[Setup, list[Arrival]]) -> None:
     setup, arrivals = case
@@ -91,6 +94,7 @@ def test_the_same_arrivals_give_the_same_run(case: tuple[Setup, list[Arrival]]) 
     assert first[1].compositions == again[1].compositions
 
 
+@thorough
 @given(cases())
 def test_swapped_bytes_are_charged_to_steps(case: tuple[Setup, list[Arrival]]) -> None:
     setup, arrivals = case

@@ -7,10 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 
 from policies.types import Arrival
-from tests.engine.strategies import cases
+from tests.engine.strategies import cases, thorough
 from tests.engine.worlds import Setup, serve
 
 
+@thorough
 @given(cases())
 def test_leaps_on_and_off_leave_the_same_tables(case: tuple[Setup, list[Arrival]]) -> None:
     setup, arrivals = case

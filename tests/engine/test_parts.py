@@ -7,16 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.backend import StepReport
+from policies.decision import Reason
 from policies.journal import GapCause
 from policies.lane import batch_of
+from policies.mirage import Mirage
 from policies.serving.estimates import StepEstimates
 from policies.serving.scheduler import Prefill, Step
 from policies.serving.sequence import Sequence
 from policies.serving.tenancy import TemporalSharing
 from policies.serving.tokens import TokenClock
 from policies.types import NS_PER_S
+from policies.view import Ask
 from tests.engine.recorder import Recorder
 from tests.engine.worlds import arrival
+from tests.policies.script import Script
 
 QUANTUM_NS = 100
 
@@ -199,3 +203,14 @@ def test_a_first_token_makes_no_gap() -> None:
     seq = spoken(TokenClock(0, recorder), 10)
     assert (seq.first_token_ns, seq.last_token_ns, seq.max_gap_ns) == (10, 10, 0)
     assert not recorder.gap_counts
+
+
+def test_a_model_that_has_lent_all_homes_but_its_slot_goes_on_with_that_slot() -> None:
+    policy = Mirage(max_remapped_fraction=1, active_bound="cap", placement="even")
+    script = Script(policy, n_layers=[4], priorities=[None], layer_ns=100_000)
+    for _ in range(3):
+        script.ask(Ask.RUNNING_SHORT)
+        script.step += 1
+    assert script.lent() == [3]
+    script.referenced = {(0, loan.home) for loan in script.ledger.residencies[0].loans}
+    assert script.ask(Ask.EASE).reason is Reason.IN_USE

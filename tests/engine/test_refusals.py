@@ -17,7 +17,7 @@ from policies.recompute import Recompute
 from policies.types import Arrival
 from tests.engine.auditor import Auditor, CountedLengths, Watched
 from tests.engine.null_backend import NullBackend
-from tests.engine.strategies import cases, mirages
+from tests.engine.strategies import cases, mirages, thorough
 from tests.engine.worlds import Setup, TinyModel, arrival, open_scene, serve
 
 
@@ -39,6 +39,7 @@ def serve_refusing(
     return scene.run(arrivals), auditor
 
 
+@thorough
 @given(cases(mirages), st.sampled_from([0.2, 0.7, 1.0]), st.integers(0, 2**20))
 def test_whatever_a_device_refuses_the_books_agree_with_it(
     case: tuple[Setup, list[Arrival]], refused_share: float, seed: int

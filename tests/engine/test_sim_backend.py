@@ -7,8 +7,8 @@ import pytest
 from policies.backend import Batch, Change
 from policies.memory.ops import Cycle, Lend, MoveBlocks
 from sim.vmm import VmmMode
+from tests.engine.bench import FAR_NS, Bench, decode, decode_work
 from tests.engine.null_backend import Pace
-from tests.engine.test_backend_contract import FAR_NS, Bench, decode, decode_work
 from tests.engine.worlds import HBM_BYTES_PER_S, PAGE_BYTES, Setup, TinyModel, open_scene
 
 

@@ -107,3 +107,10 @@ def test_a_request_that_is_dropped_beside_the_last_step_is_told_when_that_has_ru
     _, recorder = serve(setup, [arrival(0, n_output=2), arrival(1, last_ns, n_prompt=17)])
     wasted_ns = recorder.steps[2].end_ns  # composed before the check of the last token, with the drop in it
     assert recorder.events[-2:] == [("retired", last_ns, [0]), ("retired", wasted_ns, [1])]
+
+
+def test_arrivals_that_go_back_in_time_or_share_an_id_are_refused() -> None:
+    with pytest.raises(ValueError, match="request 1 arrives at 5 ns, before request 0"):
+        serve(Setup(), [arrival(0, 10), arrival(1, 5)])
+    with pytest.raises(ValueError, match="request 0 is there already"):
+        serve(Setup(), [arrival(0), arrival(0, 1)])

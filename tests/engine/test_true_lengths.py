@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.types import Arrival
 from tests.engine.recorder import Recorder
-from tests.engine.strategies import cases
+from tests.engine.strategies import cases, thorough
 from tests.engine.worlds import Setup, serve
 
 NEVER_NS = 2**62
@@ -45,6 +45,7 @@ def everything_before(recorder: Recorder, until_ns: int) -> tuple[object, ...]:
     )
 
 
+@thorough
 @given(cases(), st.integers(0, 2**20))
 def test_until_a_true_length_shows_it_has_changed_nothing(case: tuple[Setup, list[Arrival]], seed: int) -> None:
     setup, arrivals = case

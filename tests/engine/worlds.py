@@ -18,6 +18,7 @@ from policies.setup import ServedModel, Serving, open_lanes, open_ledger
 from policies.types import NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape, Request, Work
 from sim.backend import SimBackend
 from sim.vmm import VmmCost, VmmMode
+from tests.engine.kv_contents import KvContents
 from tests.engine.null_backend import NullBackend, Pace
 from tests.engine.page_table import PageTable
 from tests.engine.recorder import Recorder
@@ -26,6 +27,7 @@ PAGE_BYTES = 32
 MAX_CONTEXT = 64
 HBM_BYTES_PER_S = 10**9
 World = Literal["null", "sim"]
+WORLDS: tuple[World, ...] = ("null", "sim")
 SERVING = Serving(block_tokens=4, max_num_seqs=4, max_num_batched_tokens=MAX_CONTEXT, swap_space_bytes=2**14)
 TENANCY = TemporalSharing(quantum_s=500 / NS_PER_S)
 
@@ -157,7 +159,9 @@ def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths 
 def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> NullBackend | SimBackend:
     """The world that the setup names."""
     if setup.world == "null":
-        return NullBackend(setup.pace, PageTable(ledger, [lane.layout for lane in lanes]))
+        is_plain = not setup.serving.prefix_caching and setup.policy.preemption == "recompute"
+        contents = KvContents(setup.serving.block_tokens) if is_plain else None
+        return NullBackend(setup.pace, PageTable(ledger, [lane.layout for lane in lanes]), contents)
     return SimBackend(
         [lane.shape for lane in lanes],
         setup.hardware(),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,10 +12,10 @@ from tests.results.scripted import NO_SCHEDULER, info, sequence, use
 from traces.claims import Result
 from traces.folder import RunTables, read_run
 from traces.hbm_plot import hbm
-from traces.metrics import summarise
+from traces.metrics import Summary, summarise
 from traces.plots import latencies
 from traces.results import RunWriter
-from traces.sweep_plot import against_rate
+from traces.sweep_plot import against_rate, against_setting, numeric_keys
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -56,3 +58,22 @@ def test_figures_are_drawn_against_the_rate(tmp_path: Path) -> None:
     runs = [run(tmp_path / f"{system}{rate}", system, rate) for rate in (2.0, 4.0) for system in ("a", "b")]
     against_rate([Result(info=each.info, summary=summarise(each)) for each in runs], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
+
+
+def test_figures_are_drawn_against_a_setting_also_of_systems_without_it(tmp_path: Path) -> None:
+    key = "policy.b.cap"
+    runs = [run(tmp_path / "a", "a"), *(run(tmp_path / f"b{cap}", "b") for cap in (1, 50))]
+    grids: list[dict[str, int]] = [{}, {key: 1}, {key: 50}]
+    results = [
+        Result(info=replace(each.info, grid=grid), summary=summarise(each))
+        for each, grid in zip(runs, grids, strict=True)
+    ]
+    assert numeric_keys(results) == [key]
+    against_setting(results, key, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
+
+
+def test_words_and_truth_values_are_no_numbers_to_draw_against() -> None:
+    grid = {"a": True, "b": "even", "c": None, "d": 0.5}
+    result = Result(info=info(grid=grid), summary=cast("Summary", None))
+    assert numeric_keys([result]) == ["d"]

@@ -201,3 +201,32 @@ def test_the_claims_of_the_paper_are_read() -> None:
 def test_a_claim_that_cannot_be_compared_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         claim(**changes)
+
+
+def test_a_sweep_is_one_table_in_which_the_values_name_systems_and_workloads() -> None:
+    quanta = [{"tenancy.quantum_s": quantum_s} for quantum_s in (0.1, 0.2)]
+    capped = {"policy.mirage.max_remapped_fraction": 0.3}
+    results = [
+        each
+        for quantum in quanta
+        for each in (result("recompute", BEFORE, grid=quantum), result("mirage", AFTER, grid={**quantum, **capped}))
+    ]
+    text = report(results)
+    assert text.count("TTFT  TTFT") == 1
+    for quantum_s in (0.1, 0.2):
+        title = f"c1, alpaca quantum_s={quantum_s}, 2 requests/s (second lines: against recompute):"
+        assert row(text, title).startswith(f"{title} recompute 2 80")
+    assert text.count("\nmirage max_remapped_fraction=0.3\n") == 2
+    assert "causes" not in text
+
+
+def test_in_a_sweep_the_runs_that_lack_requests_are_told() -> None:
+    lacking = result("mirage", replace(AFTER, n_dropped=3), grid={"tenancy.quantum_s": 0.1})
+    text = report([result("recompute", BEFORE, grid={"tenancy.quantum_s": 0.1}), lacking])
+    assert "c1, alpaca quantum_s=0.1, 2 requests/s: mirage: complete, 100 requests finished, 3 dropped" in text
+    assert "lends" not in text
+
+
+def test_a_system_under_other_settings_is_not_the_one_of_the_claim() -> None:
+    varied = result("mirage", AFTER, grid={"policy.mirage.max_remapped_fraction": 0.3})
+    assert not findings(claim(), [result("recompute", BEFORE), varied])

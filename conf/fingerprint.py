@@ -1,0 +1,88 @@
+"""What a run's results depend on, as a few digits: runs that have them in common come out the same.
+
+The rule: the configuration that decides (``conf.run.decisive``) under its system's name, with the bytes of a trace
+file in the place of its path; the source of this program with its data, less what only tells of runs that have
+ended; the versions of Python, of the packages that run.json lists, and of the tables. Not the commit: an edited
+source is another program whether it was committed or not, and a commit that edits none is the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import cast
+
+from conf.run import Run, readable_name
+from traces.folder import SCHEMA_VERSION
+from traces.provenance import versions
+
+N_DIGITS = 12
+"""48 bits: among a million runs two share a fingerprint with a probability of 0.2 %."""
+
+PACKAGES = ("conf", "executor", "policies", "sim", "traces")
+
+TELLING = frozenset(
+    {
+        "conf/cli.py",
+        "conf/cluster.py",
+        "conf/compare.py",
+        "conf/gather.py",
+        "conf/outcome.py",
+        "traces/claims.py",
+        "traces/hbm_plot.py",
+        "traces/plots.py",
+        "traces/report.py",
+        "traces/runs_csv.py",
+        "traces/style.py",
+        "traces/sweep_plot.py",
+    }
+)
+"""Source that no run executes: results are kept when it changes."""
+
+
+def fingerprint(run: Run) -> str:
+    """Digest what the results of a run depend on.
+
+    Raises:
+        OSError: its trace file cannot be read.
+    """
+    arrivals = cast("Mapping[str, object]", run.config["arrivals"])
+    path = run.settings.arrivals.path
+    trace = None if path is None else _file_digest(Path(path), Path(path).stat().st_mtime_ns)
+    depends_on = {
+        "system": run.system,
+        "config": {**run.config, "arrivals": {**arrivals, "path": trace}},
+        "program": _program(),
+    }
+    return sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:N_DIGITS]
+
+
+def folder_name(run: Run) -> str:
+    """Name a run's folder, unlike that of any run that may come out otherwise."""
+    return f"{readable_name(run)}-{fingerprint(run)}"
+
+
+@cache
+def _program() -> str:
+    digest = sha256(json.dumps([SCHEMA_VERSION, versions()]).encode())
+    for path in _sources():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    """Code and data of this program in a fixed order; its YAML is in the configuration already."""
+    root = Path(__file__).parents[1]
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in (".py", ".json") and path.relative_to(root).as_posix() not in TELLING:
+                yield path
+
+
+@cache
+def _file_digest(path: Path, _mtime_ns: int) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

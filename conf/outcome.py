@@ -1,0 +1,54 @@
+"""What came out of runs: one table, the papers' claims beside it, one figure of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from os.path import relpath
+from pathlib import Path
+
+from traces.claims import Claim, Result, claims_from
+from traces.report import report
+from traces.runs_csv import write_runs_csv
+
+INDEX = "experiment.json"
+"""Names the runs of an experiment's folder in their order; there from the start."""
+
+
+def tell(results: Sequence[Result], folders: Sequence[Path], folder: Path, *, figures: bool) -> None:
+    """Print how the runs compare, and leave it in ``folder``: ``report.txt``, ``runs.csv``, a figure.
+
+    Args:
+        folders: of each run.
+        figures: whether to draw.
+    """
+    text = report(results, paper_claims())
+    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
+    write_runs_csv(results, [relpath(each, folder) for each in folders], folder / "runs.csv")
+    print(f"\n{text}")
+    if figures:
+        for figure in _draw(results, folder):
+            print(f"drew {figure}")
+
+
+def paper_claims() -> tuple[Claim, ...]:
+    """Read the claims of the papers."""
+    import yaml
+
+    text = (files("conf") / "claims" / "mirage.yaml").read_text(encoding="utf-8")
+    return claims_from(yaml.safe_load(text))
+
+
+def _draw(results: Sequence[Result], folder: Path) -> Iterator[Path]:
+    """Draw the figures of merit against the one number that varies, else against the rate, if one of them does."""
+    from traces.sweep_plot import against_rate, against_setting, numeric_keys
+
+    keys = numeric_keys(results)
+    if len(keys) == 1:
+        figure = folder / f"against-{keys[0].rpartition('.')[2]}.png"
+        against_setting(results, keys[0], figure)
+        yield figure
+    elif len({result.info.rate_per_s for result in results}) > 1:
+        figure = folder / "against-rate.png"
+        against_rate(results, figure)
+        yield figure

@@ -1,0 +1,82 @@
+"""One run: a system under a workload, as frozen settings that another process or machine can be given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from conf.grid import ONCE
+from conf.schema import Settings
+from policies.policy import Policy
+from policies.serving.tenancy import TemporalSharing
+from policies.setup import ServedModel
+from policies.types import HardwareProfile
+from traces.folder import ModelInfo, RunInfo
+from traces.grid import Grid, Scalar
+from traces.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One system under one workload.
+
+    Attributes:
+        system: the policy or variant, as ``compare`` names it.
+        lengths: the name of the lengths.
+        models: in the order in which results count them.
+        settings: all of the configuration, with what this run changes in it.
+        config: what of it decides how the run comes out, as JSON can hold it.
+        grid: in what it differs from other runs of its system: see ``traces/grid.py``.
+    """
+
+    system: str
+    lengths: str
+    policy: Policy
+    hardware: HardwareProfile
+    models: tuple[ServedModel, ...]
+    tenancy: TemporalSharing
+    workload: Workload
+    settings: Settings
+    config: Mapping[str, object]
+    grid: Grid = field(default_factory=dict[str, Scalar])
+
+
+def decisive(config: Mapping[str, object], lengths: str, policy: str) -> dict[str, object]:
+    """Leave of a whole configuration what decides how a run comes out: its own lengths, its own policy."""
+    kept = {key: value for key, value in config.items() if key not in ONCE}
+    for group, chosen in (("lengths", lengths), ("policy", policy)):
+        kept[group] = {chosen: cast("Mapping[str, object]", config[group])[chosen]}
+    return kept
+
+
+def run_info(run: Run) -> RunInfo:
+    """What results say of a run."""
+    settings = run.settings
+    return RunInfo(
+        system=run.system,
+        mix=settings.mix.name,
+        lengths=run.lengths,
+        rate_per_s=settings.arrivals.rate,
+        seed=settings.seed,
+        models=tuple(
+            ModelInfo(name=model.shape.name, block_bytes=model.shape.block_bytes(settings.serving.block_tokens))
+            for model in run.models
+        ),
+        hbm_bytes=run.hardware.hbm_bytes,
+        device=f"{run.hardware.name} ({settings.backend.world})",
+        config=run.config,
+        grid=run.grid,
+    )
+
+
+def workload_name(run: Run) -> str:
+    """Name lengths and rate, as a file can be called."""
+    rate = run.settings.arrivals.rate
+    return f"{run.lengths}-{'own-rate' if rate is None else f'{rate:g}'}"
+
+
+def readable_name(run: Run) -> str:
+    """Name a run for those who look through folders."""
+    return re.sub(r"[^\w.+-]", "_", f"{workload_name(run)}-{run.system}-seed{run.settings.seed}")
