@@ -10,6 +10,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from conf.carry_out import open_world
 from conf.editable import editable, frozen
 from conf.grid import Point, points
 from conf.mistakes import one_line
@@ -116,6 +117,7 @@ def _checked_run(configured: Configured, lengths: str, system: str, policy: str)
     ledger = open_ledger(run.models, run.hardware)
     preemption = run.policy.preemption
     open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption, truth=TrueLengths())
+    open_world(run)
     return run
 
 

@@ -71,10 +71,14 @@ def backend_factory(world: str) -> Callable[..., Backend]:
     return import_module(WORLDS[world]).open_backend
 
 
-def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
-    """Put a world, its memory and its schedulers together."""
-    settings, truth = run.settings, TrueLengths()
-    backend = backend_factory(settings.backend.world)(
+def open_world(run: Run) -> Backend:
+    """Open the backend that the run asks for.
+
+    Raises:
+        ValueError: a constant of the machine is out of range.
+    """
+    settings = run.settings
+    return backend_factory(settings.backend.world)(
         [model.shape for model in run.models],
         run.hardware,
         roofline=asdict(settings.hardware.roofline),
@@ -83,6 +87,11 @@ def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
     )
+
+
+def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
+    """Put a world, its memory and its schedulers together."""
+    settings, truth = run.settings, TrueLengths()
     ledger = open_ledger(run.models, run.hardware)
     lanes = open_lanes(
         run.models,
@@ -98,7 +107,7 @@ def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
         policy=run.policy,
         tenancy=run.tenancy,
         ledger=ledger,
-        backend=backend,
+        backend=open_world(run),
         hardware=run.hardware,
         journal=writer,
         leaps=settings.backend.leaps,

@@ -15,8 +15,8 @@ from policies.backend import Backend, StepReport
 from policies.journal import Journal
 from policies.lane import Lane, TrueLengths, batch_of
 from policies.memory.ledger import Ledger
-from policies.memory.relief import Relief
 from policies.policy import Policy
+from policies.relief import Relief
 from policies.serving.scheduler import Step
 from policies.serving.sequence import Sequence, State
 from policies.serving.tenancy import TemporalSharing

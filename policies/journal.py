@@ -20,7 +20,7 @@ class GapCause(Enum):
     PREEMPTION = "the request was preempted in between"
     SWITCH = "another model ran in between"
     PREFILL = "a prefill of the same model ran in between"
-    FETCH = "the step waited for fetched layers"
+    FETCH = "the step waited for fetched layers, swapped KV or changed mappings"
     DECODE = "one decode step after the other"
 
 

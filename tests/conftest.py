@@ -9,6 +9,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 # A deadline measures the machine, not the code; with CI set, Hypothesis also derandomises by itself.
 settings.register_profile("hbmlab", deadline=None)
+settings.register_profile("nightly", deadline=None, max_examples=1000)  # pytest --hypothesis-profile nightly
 settings.load_profile("hbmlab")
 
 

@@ -58,7 +58,8 @@ class TokenClock:
             return GapCause.SWITCH
         if has_prefill or self._prefilled_ns > seq.last_token_ns:
             return GapCause.PREFILL
-        return GapCause.FETCH if report.stall_ns[0] else GapCause.DECODE
+        waited_ns = report.stall_ns[0] + report.swap_ns + report.remap_ns
+        return GapCause.FETCH if waited_ns else GapCause.DECODE
 
     def _tell_later(self, gaps_ns: Seq[int], stalls_ns: Seq[int], n_seqs: int) -> None:
         stalled = [gap for gap, stall in zip(gaps_ns, stalls_ns, strict=True) if stall]

@@ -81,10 +81,11 @@ class Relief:
             return False
         view = self._view(lane, ask, n_short_blocks)
         decision = self._policy.decide(view)
-        self._policy_memory = decision.policy_memory
         wanted = decision.targets != self._ledger.wanted or bool(decision.preempt)
         refused = wanted and not self._enact(decision)
         changed = wanted and not refused
+        if not refused:  # what did not happen is not to be remembered
+            self._policy_memory = decision.policy_memory
         self._refused = decision.targets if refused else None
         if changed or decision.preempt:
             self._n_changes += 1
