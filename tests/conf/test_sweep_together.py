@@ -27,14 +27,14 @@ import sys
 from distributed import Client, LocalCluster
 from sim.__main__ import main
 
-def has_simulated():
-    return "sim.backend" in sys.modules
+def has_written_tables():
+    return "pyarrow.parquet" in sys.modules
 
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         sys.argv[1:] = ["run", *sys.argv[1:], "parallel.backend=dask", f"parallel.address={cluster.scheduler_address}"]
         assert main() == 0
-        assert all(client.run(has_simulated).values()) and not has_simulated()
+        assert all(client.run(has_written_tables).values()) and not has_written_tables()
 """
 
 
