@@ -52,5 +52,5 @@ def _ray(address: str | None, n_jobs: int) -> AbstractContextManager[object]:
 
     register_ray()
     if address is not None:
-        return ray.init(address)
-    return ray.init(num_cpus=n_jobs, include_dashboard=False)
+        return ray.init(address, logging_level=logging.ERROR)
+    return ray.init(num_cpus=n_jobs, include_dashboard=False, logging_level=logging.ERROR)
