@@ -1,1 +1,1 @@
-"""Who holds which HBM: residencies, the ops between them, the ledger, and the relief of a short pool."""
+"""Who holds which HBM: residencies, the ops between them, the ledger, and which block ids there are."""
