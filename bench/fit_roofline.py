@@ -52,15 +52,15 @@ def read_rows(probe_path: Path) -> list[Row]:
     for label, us in probe["decode_layers"].items():
         if found := re.fullmatch(r"(.+)_B(\d+)_layer_us", label):
             shape = read_shape(re.sub(r"\W", "_", found[1]))
-            rows.append(Row("layer", label, shape, _decode(int(found[2]), context_tokens=0), us))
+            rows.append(Row("layer", label, shape, decode(int(found[2]), context_tokens=0), us))
     for label, row in probe["attention"].items():
         if found := re.fullmatch(r"sdpa_B(\d+)_H(\d+)_KV(\d+)_S(\d+)", label):
             n_seqs, n_heads, n_kv_heads, context = map(int, found.groups())
             kind, shape = ("mha", "opt_13b") if n_heads == n_kv_heads else ("gqa", "llama_3_8b")
-            rows.append(Row(kind, label, read_shape(shape), _decode(n_seqs, n_seqs * context), row["us"]))
+            rows.append(Row(kind, label, read_shape(shape), decode(n_seqs, n_seqs * context), row["us"]))
     for label, us in probe["prefill"].items():
         if found := re.fullmatch(r"causal_T(\d+)_us", label):
-            rows.append(Row("prefill", label, read_shape("opt_13b"), _prefill(int(found[1])), us))
+            rows.append(Row("prefill", label, read_shape("opt_13b"), prefill(int(found[1])), us))
     return rows
 
 
@@ -113,7 +113,8 @@ def _search(machine: Roofline, names: tuple[str, ...], rows: list[Row]) -> Roofl
     return machine
 
 
-def _decode(n_seqs: int, context_tokens: int) -> Work:
+def decode(n_seqs: int, context_tokens: int) -> Work:
+    """A decode step of sequences whose contexts add up to ``context_tokens``."""
     return Work(
         n_prefill_tokens=0,
         n_prefill_seqs=0,
@@ -124,7 +125,8 @@ def _decode(n_seqs: int, context_tokens: int) -> Work:
     )
 
 
-def _prefill(n_tokens: int) -> Work:
+def prefill(n_tokens: int) -> Work:
+    """A prefill step of one whole prompt."""
     return Work(
         n_prefill_tokens=n_tokens,
         n_prefill_seqs=1,

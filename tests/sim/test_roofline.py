@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fit_roofline import read_machine, read_rows, read_shape, relative_error
-from policies.types import ModelShape, Work
+from bench.fit_roofline import decode, prefill, read_machine, read_rows, read_shape, relative_error
+from policies.types import ModelShape
 from sim.compute.roofline import ModelRoofline
 
 HARDWARE = Path(__file__).parents[2] / "conf" / "hardware"
@@ -18,28 +18,6 @@ GH200 = read_machine(HARDWARE / "gh200_paper.yaml")
 OPT_13B = read_shape("opt_13b")
 LLAMA_3_8B = read_shape("llama_3_8b")
 GH200_OPT_13B = ModelRoofline(GH200, OPT_13B)
-
-
-def decode(n_seqs: int, context_tokens: int) -> Work:
-    return Work(
-        n_prefill_tokens=0,
-        n_prefill_seqs=0,
-        prefill_pairs=0,
-        n_decode_seqs=n_seqs,
-        decode_context_tokens=context_tokens,
-        n_sampled=n_seqs,
-    )
-
-
-def prefill(n_tokens: int) -> Work:
-    return Work(
-        n_prefill_tokens=n_tokens,
-        n_prefill_seqs=1,
-        prefill_pairs=n_tokens * (n_tokens + 1) // 2,
-        n_decode_seqs=0,
-        decode_context_tokens=0,
-        n_sampled=1,
-    )
 
 
 def errors_of(kind: str) -> list[float]:
