@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policies.memory.ops import Op
+from policies.serving.scheduler import Prefill
 from policies.serving.sequence import Sequence
 from policies.types import Work
 
@@ -18,25 +19,31 @@ class Change:
     ops: tuple[Op, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Batch:
-    """One step to run, perhaps several times over.
+    """One step to run, perhaps several times over. Read only; not frozen, as many are made.
 
     Attributes:
         work: integer aggregates of the first step.
-        rows: each sequence with its number of new tokens, in execution order.
+        prefills, decodes: what runs, in execution order.
         swap_out_bytes, swap_in_bytes: KV that crosses the link before the first step starts.
     """
 
     work: Work
-    rows: Seq[tuple[Sequence, int]]
+    prefills: Seq[Prefill] = ()
+    decodes: Seq[Sequence] = ()
     swap_out_bytes: int = 0
     swap_in_bytes: int = 0
 
+    @property
+    def rows(self) -> list[tuple[Sequence, int]]:
+        """Each sequence with its number of new tokens, in execution order."""
+        return [*((prefill.seq, prefill.n_tokens) for prefill in self.prefills), *((seq, 1) for seq in self.decodes)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class StepReport:
-    """A submission that has finished: one entry a step in each list.
+    """A submission that has finished: one entry a step in each list. Read only; not frozen, as many are made.
 
     Attributes:
         start_ns: when its first step started.

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from enum import Enum
+from functools import partial
 
 from policies.backend import Backend, StepReport
 from policies.journal import Journal
-from policies.lane import Lane, TrueLengths, batch_of
+from policies.lane import Lane, NextEnds, TrueLengths, batch_of
 from policies.memory.ledger import Ledger
 from policies.policy import Policy
 from policies.relief import Relief
@@ -23,6 +24,8 @@ from policies.serving.tenancy import TemporalSharing
 from policies.serving.tokens import TokenClock
 from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
+
+NEVER_NS = 2**62
 
 MANY_STEPS = 1000
 """Steps without a token after which the loop begins to ask whether one will ever come."""
@@ -50,7 +53,7 @@ class Engine:
         leaps: submit identical decode steps together; results do not depend on it.
         max_steps: stop after so many steps (``None``: never).
         gives_up: end when steps go by without a token, as they might for ever.
-        use_every_ns: how often the use of HBM is told to the journal, besides every change.
+        use_every_ns: how often the use of HBM is told to the journal, besides every change; ``None``: not.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Engine:
         leaps: bool = True,
         max_steps: int | None = None,
         gives_up: bool = True,
-        use_every_ns: int = 100_000_000,
+        use_every_ns: int | None = 100_000_000,
     ) -> None:
         self.n_steps = 0
         self.active: frozenset[int] = frozenset()
@@ -81,12 +84,15 @@ class Engine:
         self._max_steps = max_steps
         self._gives_up = gives_up
         self._use_every_ns = use_every_ns
-        self._next_use_ns = 0
+        self._next_use_ns = 0 if use_every_ns else NEVER_NS
+        self._is_alone = len(lanes) == 1
+        self._n_in_flight = 0
         self._current: int | None = None
         self._turn_began_ns = 0
         self._last_progress_step = 0
         self._next: Arrival | None = None
         self._tokens = [TokenClock(lane.index, journal) for lane in lanes]
+        self._ends = [NextEnds(truth) for _ in lanes]
         self._relief = Relief(
             lanes=lanes,
             policy=policy,
@@ -96,6 +102,7 @@ class Engine:
             journal=journal,
             clock=self,
         )
+        self._grants = [partial(self._relief.grant, lane) for lane in lanes]
 
     def run(self, arrivals: Iterator[Arrival]) -> Outcome:
         """Serve every arrival (nondecreasing ``arrival_ns``) to its end.
@@ -111,7 +118,7 @@ class Engine:
             self._take(arrivals)
             if self._max_steps is not None and self.n_steps >= self._max_steps:
                 return Outcome.STOPPED
-            if self._in_flight() is not None:
+            if self._n_in_flight:
                 report = self._backend.advance(None)
                 assert report is not None, "a submission is in flight"
                 self._finish(self._lanes[report.lane], report)
@@ -138,9 +145,6 @@ class Engine:
                     f"request {self._next.request.request_id} arrives at {self._next.request.arrival_ns} ns, "
                     f"before request {arrival.request.request_id}; sort the arrivals"
                 )
-
-    def _in_flight(self) -> Lane | None:
-        return next((lane for lane in self._lanes if lane.in_flight), None)
 
     def _spins(self) -> bool:
         """Whether more steps have gone by without a token than it takes to compute every prompt.
@@ -191,49 +195,53 @@ class Engine:
         """Compose a step of the lane and submit it; whether anything happened, be it only that room was made."""
         scheduler, now_ns = lane.scheduler, self._backend.now_ns
         lane.asked.clear()
-        step = scheduler.compose(now_ns, lambda n_short, ask: self._relief.grant(lane, n_short, ask))
+        step = scheduler.compose(now_ns, self._grants[lane.index])
         self._journal.composed(lane.index, now_ns, step, scheduler)
-        retired = (scheduler.is_async or not step.rows) and self._retire(lane)
+        retired = (scheduler.is_async or not step.runs) and self._retire(lane)
         lane.n_swapped_out += step.n_swapped_out
-        if not step.rows:
+        if not step.runs:
             self.n_steps += step.acted
             self._drain(lane)
             return retired or step.acted
+        if step.pace is not None:
+            self._ends[lane.index].join(step.pace, step.joined)
         batch = batch_of(step, lane.n_swapped_out, lane.block_bytes)
         lane.n_swapped_out = 0
         lane.in_flight = (step, batch)
+        self._n_in_flight += 1
         self._backend.submit(lane.index, batch, self._n_repeats(lane, step), self._stop_ns())
         return True
 
     def _n_repeats(self, lane: Lane, step: Step) -> int:
         """Steps for which nothing can change: no finish, no block missing, no question due."""
-        if not self._leaps:
+        if not self._leaps or step.prefills:
             return 1
-        n_steps = lane.scheduler.n_repeats(step)
-        if n_steps == 1:
-            return 1
-        for seq, _ in step.rows:
-            n_steps = min(n_steps, self._truth.n_left(seq))
+        if step.pace is not None:
+            n_steps = self._ends[lane.index].n_steps(step.pace)
+        else:
+            n_steps = min(self._truth.n_left(seq) if seq.state is State.RUNNING else 1 for seq in step.decodes)
         for ask in lane.asked:
             n_steps = min(n_steps, lane.quiet_until.get(ask, 0) - self.n_steps)
         if self._relief.anything_lent:
             n_steps = min(n_steps, lane.quiet_until.get(Ask.EASE, 0) - self.n_steps)
         if self._max_steps is not None:
             n_steps = min(n_steps, self._max_steps - self.n_steps)
-        return max(1, n_steps)
+        return 1 if n_steps <= 1 else lane.scheduler.n_repeats(step, n_steps)
 
     def _stop_ns(self) -> int:
         """When a submission must stop to look around: to tell the use of HBM, at the next arrival, at the end of
         a contested turn."""
-        bounds = [self._next_use_ns]
+        stop_ns = self._next_use_ns
         if self._next is not None:
-            bounds.append(self._next.request.arrival_ns)
+            stop_ns = min(stop_ns, self._next.request.arrival_ns)
         if self._is_contested():
-            bounds.append(self._turn_began_ns + self._tenancy.quantum_ns)
-        return min(bounds)
+            stop_ns = min(stop_ns, self._turn_began_ns + self._tenancy.quantum_ns)
+        return stop_ns
 
     def _is_contested(self) -> bool:
         """Whether another model than the one whose turn it is could run."""
+        if self._is_alone:
+            return False
         return any(lane.is_ready for lane in self._lanes if lane.index != self._current)
 
     def _finish(self, lane: Lane, report: StepReport) -> None:
@@ -241,11 +249,12 @@ class Engine:
         assert lane.in_flight is not None
         step, batch = lane.in_flight
         lane.in_flight = None
+        self._n_in_flight -= 1
         n_steps = len(report.ends_ns)
         self.n_steps += n_steps
         lane.last_active_step = self.n_steps
         last_composed_ns = report.ends_ns[-2] if n_steps > 1 else report.start_ns
-        lane.scheduler.ran(step, n_steps, last_composed_ns)
+        lane.scheduler.ran(step, n_steps, last_composed_ns, self._stopped(lane, step, n_steps))
         self._journal.ran(lane.index, batch, report)
         self._date_tokens(lane, step, report)
         if self._policy.lends:
@@ -254,19 +263,36 @@ class Engine:
             self._retire(lane)
         self._drain(lane)
         self._relief.publish_landed()
-        if report.ends_ns[-1] >= self._next_use_ns:
+        if self._use_every_ns and report.ends_ns[-1] >= self._next_use_ns:
             self._next_use_ns = report.ends_ns[-1] + self._use_every_ns
             self._relief.publish_use()
 
+    def _stopped(self, lane: Lane, step: Step, n_steps: int) -> list[Sequence]:
+        """Sequences that get their last token in the last of these steps, in execution order."""
+        truth = self._truth
+        stopped = [prefill.seq for prefill in step.prefills if prefill.samples and truth.n_left(prefill.seq) == 1]
+        if step.pace is not None:
+            return stopped + self._ends[lane.index].within(step.pace, n_steps)
+        running = (seq for seq in step.decodes if seq.state is State.RUNNING)
+        return stopped + [seq for seq in running if truth.n_left(seq) == n_steps]
+
     def _date_tokens(self, lane: Lane, step: Step, report: StepReport) -> None:
-        mute = {id(prefill.seq) for prefill in step.prefills if not prefill.samples}
-        # Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
-        seqs = [seq for seq, _ in step.rows if seq.state is not State.FINISHED and id(seq) not in mute]
-        if seqs:
+        """Date the tokens that came.
+
+        Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
+        """
+        clock, has_prefill = self._tokens[lane.index], bool(step.prefills)
+        seqs = [prefill.seq for prefill in step.prefills if prefill.samples]
+        if step.pace is None:
+            seqs += [seq for seq in step.decodes if seq.state is State.RUNNING]
+        elif step.pace.n_members:
+            joined = [seq for seq in step.joined if seq.state is State.RUNNING]
+            clock.sampled_in_step(step.pace, joined, report, has_prefill=has_prefill)
             self._last_progress_step = self.n_steps
-        clock = self._tokens[lane.index]
-        clock.sampled(seqs, report, has_prefill=bool(step.prefills))
-        if step.prefills:
+        if seqs:
+            clock.sampled(seqs, report, has_prefill=has_prefill)
+            self._last_progress_step = self.n_steps
+        if has_prefill:
             clock.prefilled(report.ends_ns[-1])
 
     def _retire(self, lane: Lane) -> bool:
@@ -299,4 +325,4 @@ def _measure(lane: Lane, step: Step, report: StepReport) -> None:
     if step.prefills:
         lane.estimates.saw_prefill([prefill.n_tokens for prefill in step.prefills], report.compute_ns[-1])
     else:
-        lane.estimates.saw_decodes(len(step.rows), report.compute_ns, report.rest_ns)
+        lane.estimates.saw_decodes(len(step.decodes), report.compute_ns, report.rest_ns)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from policies.backend import Batch
 from policies.memory.layout import KvLayout
 from policies.serving.blocks import SharedBytes
 from policies.serving.estimates import StepEstimates
+from policies.serving.pace import Pace
 from policies.serving.scheduler import Scheduler, Step
-from policies.serving.sequence import Sequence
+from policies.serving.sequence import Sequence, State
 from policies.types import Arrival, ModelShape, Work
 from policies.view import Ask
 
@@ -17,7 +20,7 @@ from policies.view import Ask
 class TrueLengths:
     """How many tokens each request will really produce: for the engine alone.
 
-    Schedulers ask ``stopped``, as a server learns of an end only when it comes.
+    Schedulers are told of an end when it has come, as a server learns of it.
     """
 
     def __init__(self) -> None:
@@ -33,10 +36,6 @@ class TrueLengths:
             raise ValueError(f"request {arrival.request.request_id} is there already; give every request its own id")
         self._n_tokens[arrival.request.request_id] = arrival.n_output_tokens
 
-    def stopped(self, seq: Sequence) -> bool:
-        """Whether the sequence has produced its last token."""
-        return seq.n_output >= self._n_tokens[seq.request.request_id]
-
     def n_left(self, seq: Sequence) -> int:
         """Tokens that it will still produce."""
         return self._n_tokens[seq.request.request_id] - seq.n_output
@@ -44,6 +43,37 @@ class TrueLengths:
     def forget(self, seq: Sequence) -> None:
         """The sequence is gone."""
         del self._n_tokens[seq.request.request_id]
+
+
+class NextEnds:
+    """When the sequences of one model that keep a pace will have produced their last token: for the engine alone."""
+
+    def __init__(self, truth: TrueLengths) -> None:
+        self._truth = truth
+        self._pace: Pace | None = None
+        self._ends: list[tuple[int, int, Sequence]] = []  # (the pace's count at its end, order of joining, who)
+        self._n_joined = 0
+
+    def join(self, pace: Pace, seqs: Seq[Sequence]) -> None:
+        """Sequences joined the pace; if it is a new one, the old one is over. Who has ended left by itself."""
+        if pace is not self._pace:
+            self._pace = pace
+            self._ends = []
+        for seq in seqs:
+            if seq.state is State.RUNNING:  # its stop check may have come since
+                heappush(self._ends, (pace.n_tokens + self._truth.n_left(seq), self._n_joined, seq))
+                self._n_joined += 1
+
+    def n_steps(self, pace: Pace) -> int:
+        """Steps up to the next end."""
+        return self._ends[0][0] - pace.n_tokens if self._ends else 1
+
+    def within(self, pace: Pace, n_steps: int) -> list[Sequence]:
+        """Take out those that end in the last of so many steps, in execution order."""
+        stopped: list[Sequence] = []
+        while self._ends and self._ends[0][0] <= pace.n_tokens + n_steps:
+            stopped.append(heappop(self._ends)[2])
+        return stopped
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,25 +117,28 @@ class Lane:
 
 def batch_of(step: Step, n_swapped_out: int, block_bytes: int) -> Batch:
     """Add up what a composed step computes, and the blocks that cross the link before it."""
-    n_prefill = len(step.prefills)
-    n_decode = len(step.rows) - n_prefill
-    prefilling = {id(prefill.seq) for prefill in step.prefills}
-    contexts = sum(seq.n_tokens for seq, _ in step.rows if id(seq) not in prefilling) if n_decode else 0
-    pairs = 0
-    for prefill in step.prefills:
+    prefills, n_decode = step.prefills, len(step.decodes)
+    contexts = step.n_context_tokens
+    if contexts is None:
+        contexts = sum(seq.n_tokens for seq in step.decodes)
+    n_prefill_tokens = pairs = n_sampled = 0
+    for prefill in prefills:
         before = prefill.seq.n_computed + prefill.n_cached
         pairs += prefill.n_tokens * (2 * before + prefill.n_tokens + 1) // 2
+        n_prefill_tokens += prefill.n_tokens
+        n_sampled += prefill.samples
     work = Work(
-        n_prefill_tokens=sum(prefill.n_tokens for prefill in step.prefills),
-        n_prefill_seqs=n_prefill,
+        n_prefill_tokens=n_prefill_tokens,
+        n_prefill_seqs=len(prefills),
         prefill_pairs=pairs,
         n_decode_seqs=n_decode,
         decode_context_tokens=contexts,
-        n_sampled=n_decode + sum(prefill.samples for prefill in step.prefills),
+        n_sampled=n_decode + n_sampled,
     )
     return Batch(
         work=work,
-        rows=step.rows,
+        prefills=prefills,
+        decodes=step.decodes,
         swap_out_bytes=n_swapped_out * block_bytes,
         swap_in_bytes=step.n_swapped_in * block_bytes,
     )

@@ -130,7 +130,7 @@ def _lane(
     return Lane(
         index=index,
         shape=shape,
-        scheduler=VllmV0(settings, pool, truth.stopped),
+        scheduler=VllmV0(settings, pool),
         layout=lay_out(
             shape,
             [model.shape for model in models],

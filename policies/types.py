@@ -146,9 +146,11 @@ class Arrival:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Work:
     """What one step computes, as integers that add up: all that a compute model may read.
+
+    Read only; not frozen, as many are made.
 
     A decode step repeated k times differs only in ``decode_context_tokens``, which
     grows by ``n_decode_seqs`` a step.

@@ -74,7 +74,7 @@ def run(options: Options, arrivals: Sequence[Arrival], file: TextIO) -> str:
     """
     settings = _settings(options)
     truth, pool = TrueLengths(), BlockPool(options.num_blocks, caching=options.prefix_caching)
-    scheduler = VllmV0(settings, pool, truth.stopped)
+    scheduler = VllmV0(settings, pool)
     log = ScheduleLog(file, settings, options.step_time)
     log.meta(options.num_blocks, len(arrivals))
     outcome, end_ns = serve_alone(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from policies.serving.blocks import BlockPool
+from policies.serving.pace import Pace
 from policies.serving.sequence import Sequence
 from policies.view import Ask
 
 Relieve = Callable[[int, Ask], int]
 """(blocks that are missing, why) -> blocks that were added to the pool, 0 if none."""
-
-Stopped = Callable[[Sequence], bool]
-"""Whether the sequence has produced its last token: the engine knows, a scheduler only asks."""
 
 Preemption = Literal["recompute", "swap"]
 
@@ -34,8 +33,12 @@ class Step:
     """One composed step: what runs, and what was done to make room.
 
     Attributes:
-        rows: each sequence with its new tokens, in execution order.
-        prefills: those of the rows that are prefills, in order.
+        prefills: what is computed of prompts, in execution order, before the decodes.
+        decodes: sequences that decode one token, in execution order.
+        pace: what the decoding ones have in common if they are in lockstep: all members of it,
+            and those whose stop check of the step before came too late.
+        joined: those that are new to the pace, in order.
+        n_context_tokens: tokens of all decoding sequences together, ``None`` if nobody counted.
         preempted: victims in order of eviction.
         unseen: victims whose last token had not been looked at yet: it reaches the client with their next one.
         ended: victims that turned out to have finished, each with the free blocks that were there after it
@@ -44,8 +47,11 @@ class Step:
         n_swapped_in, n_swapped_out: KV blocks that cross the link.
     """
 
-    rows: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
     prefills: list[Prefill] = field(default_factory=list[Prefill])
+    decodes: list[Sequence] = field(default_factory=list[Sequence])
+    pace: Pace | None = None
+    joined: Seq[Sequence] = ()
+    n_context_tokens: int | None = None
     preempted: list[tuple[Sequence, Preemption]] = field(default_factory=list[tuple[Sequence, Preemption]])
     unseen: list[Sequence] = field(default_factory=list[Sequence])
     ended: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
@@ -54,9 +60,19 @@ class Step:
     n_swapped_out: int = 0
 
     @property
+    def rows(self) -> list[tuple[Sequence, int]]:
+        """Each sequence with its new tokens, in execution order."""
+        return [*((prefill.seq, prefill.n_tokens) for prefill in self.prefills), *((seq, 1) for seq in self.decodes)]
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is anything to compute."""
+        return bool(self.prefills or self.decodes)
+
+    @property
     def acted(self) -> bool:
         """Whether there is a step: something runs, or room was made so that composing again may find what runs."""
-        return bool(self.rows or self.preempted or self.dropped or self.n_swapped_in)
+        return bool(self.prefills or self.decodes or self.preempted or self.dropped or self.n_swapped_in)
 
 
 class Scheduler(Protocol):
@@ -94,17 +110,19 @@ class Scheduler(Protocol):
         """Choose what runs next and take its blocks. A step without rows means that nothing can run now."""
         ...
 
-    def n_repeats(self, step: Step) -> int:
+    def n_repeats(self, step: Step, at_most: int) -> int:
         """How often the step can run in a row before any decision could differ, if nothing arrives,
         finishes or changes the pool: at least 1, and 1 for every step with a prefill. Asked after ``retire``."""
         ...
 
-    def ran(self, step: Step, n_steps: int, last_composed_ns: int) -> None:
+    def ran(self, step: Step, n_steps: int, last_composed_ns: int, stopped: Seq[Sequence]) -> None:
         """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order.
 
         Args:
             last_composed_ns: when the last repetition would have been composed, which is the end of
                 the one before it; ignored for a single step.
+            stopped: sequences whose last token of all came in the last repetition, in execution order. The
+                scheduler is told here and looks at it in their stop checks.
         """
         ...
 

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from policies.serving.pace import Pace
     from policies.types import Request
 
 
@@ -23,7 +24,9 @@ class Sequence:
     """A request and what has become of it so far.
 
     The scheduler owns the first group of fields, the engine the second (points in time
-    that end in the results); neither writes the other's.
+    that end in the results); neither writes the other's. While the sequence keeps a
+    ``Pace``, what a step does to all of its members is counted there: what is read here
+    is always up to date.
 
     Attributes:
         n_output: output tokens appended so far.
@@ -35,7 +38,8 @@ class Sequence:
         n_once_computed: the most tokens that were in the cache before a preemption.
         n_recomputed: tokens computed again after a preemption.
         last_composed_ns: when a step with it was last composed (kept for the prefix cache alone).
-        awaits_check: the last token was appended and its stop check is still to come.
+        has_stopped: its last token was the last of all; a scheduler learns of it in its stop check only.
+        awaits_check: that check is still to come for its last token.
 
         first_token_ns, last_token_ns: ends of the steps that gave the first and the last token.
         max_gap_ns: largest gap between two tokens.
@@ -43,21 +47,24 @@ class Sequence:
     """
 
     __slots__ = (
+        "_first_gap",
+        "_last_token_ns",
+        "_max_gap_ns",
+        "_n_computed",
+        "_n_output",
+        "_n_slots",
+        "_pace",
         "awaits_check",
         "blocks",
         "finish_ns",
         "first_token_ns",
+        "has_stopped",
         "last_composed_ns",
-        "last_token_ns",
-        "max_gap_ns",
         "n_cached",
-        "n_computed",
         "n_hit_tokens",
         "n_once_computed",
-        "n_output",
         "n_preemptions",
         "n_recomputed",
-        "n_slots",
         "request",
         "state",
         "was_preempted",
@@ -66,9 +73,10 @@ class Sequence:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.state = State.WAITING
-        self.n_output = 0
-        self.n_computed = 0
-        self.n_slots = 0
+        self._pace: Pace | None = None
+        self._n_output = 0
+        self._n_computed = 0
+        self._n_slots = 0
         self.blocks: list[int] = []
         self.n_cached: int | None = None
         self.n_hit_tokens = 0
@@ -76,18 +84,102 @@ class Sequence:
         self.n_once_computed = 0
         self.n_recomputed = 0
         self.last_composed_ns = 0
+        self.has_stopped = False
         self.awaits_check = False
 
         self.first_token_ns: int | None = None
-        self.last_token_ns: int | None = None
+        self._last_token_ns: int | None = None
         self.finish_ns: int | None = None
-        self.max_gap_ns = 0
+        self._max_gap_ns = 0
+        self._first_gap: int | None = None  # number of the first gap of its pace that is its own, too
         self.was_preempted = False
+
+    def join(self, pace: Pace) -> None:
+        """Keep a pace from now on: it stands still so far, or its last step was without this sequence."""
+        self._n_output -= pace.n_tokens
+        self._n_computed -= pace.n_tokens
+        self._n_slots -= pace.n_slots
+        self._pace = pace
+        pace.n_members += 1
+
+    def leave(self) -> None:
+        """Keep the pace no longer."""
+        pace = self._pace
+        assert pace is not None
+        self._last_token_ns, self._max_gap_ns = self.last_token_ns, self.max_gap_ns
+        self._first_gap = None
+        self._n_output += pace.n_tokens
+        self._n_computed += pace.n_tokens
+        self._n_slots += pace.n_slots
+        self.awaits_check |= pace.awaits_check
+        self._pace = None
+        pace.n_members -= 1
+
+    def date_in_step(self, pace: Pace) -> None:
+        """The first token since it joined is dated: from now on its gaps are those of the pace."""
+        self._first_gap = pace.n_gaps
 
     @property
     def n_tokens(self) -> int:
         """Prompt and output tokens known so far."""
-        return self.request.n_prompt_tokens + self.n_output
+        pace = self._pace
+        n_tokens = self.request.n_prompt_tokens + self._n_output
+        return n_tokens if pace is None else n_tokens + pace.n_tokens
+
+    @property
+    def n_output(self) -> int:
+        """See above."""
+        pace = self._pace
+        return self._n_output if pace is None else self._n_output + pace.n_tokens
+
+    @n_output.setter
+    def n_output(self, n_tokens: int) -> None:
+        assert self._pace is None, "the pace counts"
+        self._n_output = n_tokens
+
+    @property
+    def n_computed(self) -> int:
+        """See above."""
+        pace = self._pace
+        return self._n_computed if pace is None else self._n_computed + pace.n_tokens
+
+    @n_computed.setter
+    def n_computed(self, n_tokens: int) -> None:
+        assert self._pace is None, "the pace counts"
+        self._n_computed = n_tokens
+
+    @property
+    def n_slots(self) -> int:
+        """See above."""
+        pace = self._pace
+        return self._n_slots if pace is None else self._n_slots + pace.n_slots
+
+    @n_slots.setter
+    def n_slots(self, n_slots: int) -> None:
+        assert self._pace is None, "the pace counts"
+        self._n_slots = n_slots
+
+    @property
+    def last_token_ns(self) -> int | None:
+        """See above."""
+        if self._pace is None or self._first_gap is None:
+            return self._last_token_ns
+        return self._pace.last_token_ns
+
+    @last_token_ns.setter
+    def last_token_ns(self, at_ns: int) -> None:
+        self._last_token_ns = at_ns
+
+    @property
+    def max_gap_ns(self) -> int:
+        """See above."""
+        if self._pace is None or self._first_gap is None:
+            return self._max_gap_ns
+        return max(self._max_gap_ns, self._pace.largest_gap_ns(self._first_gap))
+
+    @max_gap_ns.setter
+    def max_gap_ns(self, gap_ns: int) -> None:
+        self._max_gap_ns = gap_ns
 
     def __repr__(self) -> str:
         return f"Sequence({self.request.request_id}, {self.state.value}, {self.n_tokens} tokens)"

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 
 from policies.backend import StepReport
 from policies.journal import GapCause, Journal
+from policies.serving.pace import Pace
 from policies.serving.sequence import Sequence
 
 
@@ -28,43 +29,75 @@ class TokenClock:
 
     def sampled(self, seqs: Seq[Sequence], report: StepReport, *, has_prefill: bool) -> None:
         """Every one of ``seqs`` got one token at the end of each step of the report."""
-        first_ns, last_ns = report.ends_ns[0], report.ends_ns[-1]
-        later = [after - before for before, after in zip(report.ends_ns, report.ends_ns[1:], strict=False)]
+        later = _lengths(report.ends_ns)
+        self._first(seqs, report, has_prefill)
         largest_later = max(later, default=0)
-        groups: Counter[tuple[int, GapCause]] = Counter()
         for seq in seqs:
-            if seq.last_token_ns is None:
-                seq.first_token_ns = first_ns
-            else:
-                gap_ns = first_ns - seq.last_token_ns
-                groups[gap_ns, self._cause(seq, report, has_prefill)] += 1
-                seq.max_gap_ns = max(seq.max_gap_ns, gap_ns)
             seq.max_gap_ns = max(seq.max_gap_ns, largest_later)
-            seq.last_token_ns = last_ns
-            seq.was_preempted = False
-        for (gap_ns, cause), n in groups.items():
-            self._journal.gaps(self._model, cause, [gap_ns], n)
-        self._tell_later(later, report.stall_ns[1:], len(seqs))
+            seq.last_token_ns = report.ends_ns[-1]
+        self._tell_later(later, report.stall_ns, len(seqs))
+
+    def sampled_in_step(self, pace: Pace, joined: Seq[Sequence], report: StepReport, *, has_prefill: bool) -> None:
+        """Every member of a pace got one token at the end of each step; for some it is the first since they joined."""
+        n_others = pace.n_members - len(joined)
+        if n_others:
+            gap_ns = report.ends_ns[0] - pace.last_token_ns
+            self._journal.gaps(self._model, self._cause(pace.last_token_ns, report, has_prefill), (gap_ns,), n_others)
+            pace.note_gap(gap_ns)
+        if joined:
+            self._first(joined, report, has_prefill)
+            for seq in joined:
+                seq.date_in_step(pace)
+        if len(report.ends_ns) > 1:
+            later = _lengths(report.ends_ns)
+            pace.note_gap(max(later))
+            self._tell_later(later, report.stall_ns, pace.n_members)
+        pace.last_token_ns = report.ends_ns[-1]
 
     def prefilled(self, end_ns: int) -> None:
         """A step with prefill tokens ended, whether or not it sampled."""
         self._prefilled_ns = end_ns
 
-    def _cause(self, seq: Sequence, report: StepReport, has_prefill: bool) -> GapCause:
-        assert seq.last_token_ns is not None
-        if seq.was_preempted:
-            return GapCause.PREEMPTION
-        if self._resumed_ns > seq.last_token_ns:
+    def _first(self, seqs: Seq[Sequence], report: StepReport, has_prefill: bool) -> None:
+        """Date the token of the report's first step in each sequence by itself."""
+        first_ns = report.ends_ns[0]
+        groups: Counter[tuple[int, GapCause]] = Counter()
+        for seq in seqs:
+            last_ns = seq.last_token_ns
+            if last_ns is None:
+                seq.first_token_ns = first_ns
+            else:
+                gap_ns = first_ns - last_ns
+                cause = GapCause.PREEMPTION if seq.was_preempted else self._cause(last_ns, report, has_prefill)
+                groups[gap_ns, cause] += 1
+                seq.max_gap_ns = max(seq.max_gap_ns, gap_ns)
+            seq.last_token_ns = first_ns
+            seq.was_preempted = False
+        for (gap_ns, cause), n in groups.items():
+            self._journal.gaps(self._model, cause, (gap_ns,), n)
+
+    def _cause(self, last_ns: int, report: StepReport, has_prefill: bool) -> GapCause:
+        if self._resumed_ns > last_ns:
             return GapCause.SWITCH
-        if has_prefill or self._prefilled_ns > seq.last_token_ns:
+        if has_prefill or self._prefilled_ns > last_ns:
             return GapCause.PREFILL
         waited_ns = report.stall_ns[0] + report.swap_ns + report.remap_ns
         return GapCause.FETCH if waited_ns else GapCause.DECODE
 
-    def _tell_later(self, gaps_ns: Seq[int], stalls_ns: Seq[int], n_seqs: int) -> None:
+    def _tell_later(self, gaps_ns: Seq[int], stall_ns: Seq[int], n_seqs: int) -> None:
+        if not gaps_ns:
+            return
+        stalls_ns = stall_ns[1:]
+        if not any(stalls_ns):
+            self._journal.gaps(self._model, GapCause.DECODE, gaps_ns, n_seqs)
+            return
         stalled = [gap for gap, stall in zip(gaps_ns, stalls_ns, strict=True) if stall]
         smooth = [gap for gap, stall in zip(gaps_ns, stalls_ns, strict=True) if not stall]
-        if stalled:
-            self._journal.gaps(self._model, GapCause.FETCH, stalled, n_seqs)
+        self._journal.gaps(self._model, GapCause.FETCH, stalled, n_seqs)
         if smooth:
             self._journal.gaps(self._model, GapCause.DECODE, smooth, n_seqs)
+
+
+def _lengths(ends_ns: Seq[int]) -> list[int]:
+    """Duration of every step but the first."""
+    return [after - before for before, after in zip(ends_ns, ends_ns[1:], strict=False)]

@@ -79,14 +79,14 @@ def decode(work: Work, nth: int = 0, *, swap_in: int = 0, swap_out: int = 0) -> 
     """The ``nth`` repetition of a decode step."""
     n_context = work.decode_context_tokens + nth * work.n_decode_seqs
     now = decode_work(work.n_decode_seqs, n_context)
-    return Batch(work=now, rows=(), swap_in_bytes=swap_in, swap_out_bytes=swap_out)
+    return Batch(work=now, swap_in_bytes=swap_in, swap_out_bytes=swap_out)
 
 
 def prefill() -> Batch:
     work = Work(
         n_prefill_tokens=5, n_prefill_seqs=1, prefill_pairs=15, n_decode_seqs=0, decode_context_tokens=0, n_sampled=1
     )
-    return Batch(work=work, rows=())
+    return Batch(work=work)
 
 
 def open_bench(world: World, pace: Pace | None = None) -> Bench:

@@ -18,3 +18,12 @@ def test_leaps_on_and_off_leave_the_same_tables(case: tuple[Setup, list[Arrival]
     leaping, one_by_one = (serve(replace(setup, leaps=leaps), arrivals) for leaps in (True, False))
     assert leaping[0] is one_by_one[0]
     assert leaping[1].tables == one_by_one[1].tables
+
+
+@thorough
+@given(cases())
+def test_counting_together_or_each_by_itself_leaves_the_same_tables(case: tuple[Setup, list[Arrival]]) -> None:
+    setup, arrivals = case
+    together, apart = (serve(replace(setup, lockstep=lockstep), arrivals) for lockstep in (True, False))
+    assert together[0] is apart[0]
+    assert together[1].tables == apart[1].tables

@@ -131,7 +131,7 @@ def test_a_prefill_pairs_each_new_token_with_all_before_it_cached_ones_included(
 ) -> None:
     seq = Sequence(arrival(0, n_prompt=120).request)
     seq.n_computed = n_computed
-    step = Step(rows=[(seq, n_new)], prefills=[Prefill(seq, n_new, n_cached, samples=False)])
+    step = Step(prefills=[Prefill(seq, n_new, n_cached, samples=False)])
     pairs = sum(n_computed + n_cached + nth + 1 for nth in range(n_new))
     assert batch_of(step, n_swapped_out=0, block_bytes=1).work.prefill_pairs == pairs
 
@@ -139,8 +139,8 @@ def test_a_prefill_pairs_each_new_token_with_all_before_it_cached_ones_included(
 def test_a_step_adds_up_what_its_rows_compute() -> None:
     seqs = [Sequence(arrival(i, n_prompt=10 * (i + 1)).request) for i in range(3)]
     seqs[1].n_output = 5
-    rows = [(seqs[2], 7), (seqs[0], 1), (seqs[1], 1)]
-    step = Step(rows=rows, prefills=[Prefill(seqs[2], 7, 0, samples=True)], n_swapped_in=2, n_swapped_out=9)
+    prefills = [Prefill(seqs[2], 7, 0, samples=True)]
+    step = Step(prefills=prefills, decodes=[seqs[0], seqs[1]], n_swapped_in=2, n_swapped_out=9)
     batch = batch_of(step, n_swapped_out=3, block_bytes=100)
     work = batch.work
     assert (work.n_prefill_tokens, work.n_prefill_seqs, work.n_decode_seqs) == (7, 1, 2)

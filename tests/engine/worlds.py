@@ -14,6 +14,7 @@ from policies.memory.ledger import Ledger
 from policies.policy import Policy
 from policies.recompute import Recompute
 from policies.serving.tenancy import TemporalSharing
+from policies.serving.vllm_v0.scheduler import VllmV0
 from policies.setup import ServedModel, Serving, open_lanes, open_ledger
 from policies.types import NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape, Request, Work
 from sim.backend import SimBackend
@@ -69,6 +70,7 @@ class Setup:
     vmm_mode: VmmMode = VmmMode.RANGE
     slowdown_ppm: int = 0
     leaps: bool = True
+    lockstep: bool = True
     max_steps: int = 20_000
     use_every_ns: int = 700
 
@@ -139,6 +141,10 @@ def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths 
     served = setup.served(hardware)
     ledger = open_ledger(served, hardware)
     lanes = open_lanes(served, ledger, hardware, setup.serving, preemption=setup.policy.preemption, truth=truth)
+    if not setup.lockstep:
+        for lane in lanes:
+            assert isinstance(lane.scheduler, VllmV0)
+            lane.scheduler.decode_apart()
     backend = open_backend(setup, lanes, ledger)
     engine = Engine(
         lanes=lanes,

@@ -124,7 +124,7 @@ class Drive:
     ) -> None:
         settings = case.settings
         self.pool = BlockPool(case.n_blocks, caching=settings.prefix_caching)
-        self.scheduler = VllmV0(settings, self.pool, lambda seq: self.n_left(seq) <= 0)
+        self.scheduler = VllmV0(settings, self.pool)
         self.seqs = {each.request_id: Sequence(each) for each in case.requests}
         self.gone: list[Sequence] = []
         self.now_ns = 0
@@ -157,7 +157,8 @@ class Drive:
             n_steps = 1
             if step.rows:
                 n_steps = choose(self._n_repeats(step))
-                scheduler.ran(step, n_steps, self.now_ns + (n_steps - 1) * STEP_NS)
+                stopped = self._stopped(step, n_steps)
+                scheduler.ran(step, n_steps, self.now_ns + (n_steps - 1) * STEP_NS, stopped)
                 self.now_ns += n_steps * STEP_NS
                 if not scheduler.is_async:
                     self._retire()
@@ -179,15 +180,20 @@ class Drive:
         self.gone += gone
         return gone
 
+    def _stopped(self, step: Step, n_steps: int) -> list[Sequence]:
+        mute = {id(prefill.seq) for prefill in step.prefills if not prefill.samples}
+        rows = [seq for seq, _ in step.rows if seq.state is State.RUNNING and id(seq) not in mute]
+        return [seq for seq in rows if self.n_left(seq) == n_steps]
+
     def _n_repeats(self, step: Step) -> int:
         """Bounded, as the engine does, by the next end and the next arrival."""
-        n_steps = self.scheduler.n_repeats(step)
+        n_steps = 10_000
         for seq, _ in step.rows:
             if seq.state is State.RUNNING:
                 n_steps = min(n_steps, self.n_left(seq))
         if self._arrivals:
             n_steps = min(n_steps, -(-(self._arrivals[0].arrival_ns - self.now_ns) // STEP_NS))
-        return max(1, n_steps)
+        return self.scheduler.n_repeats(step, max(1, n_steps))
 
 
 Snapshot = tuple[object, ...]

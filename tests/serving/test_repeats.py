@@ -41,7 +41,7 @@ def test_steps_with_prefills_do_not_repeat() -> None:
     drive = Drive(case(small(), 10, (4, 100)))
     step, _ = next(drive.run())
     assert step.prefills
-    assert drive.scheduler.n_repeats(step) == 1
+    assert drive.scheduler.n_repeats(step, 100) == 1
     assert drive.now_ns == STEP_NS
 
 

@@ -227,7 +227,7 @@ def test_vacating_without_room_changes_nothing() -> None:
 
 def test_settings_and_pool_must_agree_on_caching() -> None:
     with pytest.raises(ValueError, match="prefix_caching=True"):
-        VllmV0(small(prefix_caching=True), BlockPool(4), lambda _: False)
+        VllmV0(small(prefix_caching=True), BlockPool(4))
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from policies.serving.scheduler import Stopped
+from policies.serving.lockstep import Lockstep
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.tables import Tables
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Unchecked:
-    """What a step left to look at: sequences with a new token, requests dropped when it was composed."""
+    """What a step left to look at: sequences with a new token that may have ended, requests dropped by it."""
 
     sampled: Seq[Sequence]
     dropped: Seq[Sequence]
@@ -26,10 +26,10 @@ class Unchecked:
 class StopChecks:
     """Asks whether sequences have ended, a step at a time, and frees those that have."""
 
-    def __init__(self, stopped: Stopped, max_model_len: int, tables: Tables) -> None:
-        self._stopped = stopped
+    def __init__(self, max_model_len: int, tables: Tables, lockstep: Lockstep) -> None:
         self._max_model_len = max_model_len
         self._tables = tables
+        self._lockstep = lockstep
         self._due: deque[Unchecked] = deque()
         self._ended_early: list[Sequence] = []
 
@@ -45,11 +45,27 @@ class StopChecks:
         """A step has run, or was composed without rows: its checks are due."""
         self._due.append(Unchecked(sampled, dropped))
 
+    def put_members(self, stopped: Seq[Sequence], sampled: Seq[Sequence], dropped: Seq[Sequence]) -> None:
+        """A step in lockstep has run: of its members only those that stopped need a look, unless one is too long."""
+        members = stopped if self._lockstep.n_steps_to_limit > 0 else self._lockstep.members
+        for seq in members:
+            seq.awaits_check = True
+        self._due.append(Unchecked([*sampled, *members], dropped))
+
+    def dissolve(self) -> None:
+        """Every member leaves the lockstep; from now on each has its own check to come, or none."""
+        pace = self._lockstep.pace
+        if pace is not None and pace.awaits_check:
+            self._due[-1].sampled = [*self._due[-1].sampled, *self._lockstep.members]
+        self._lockstep.dissolve()
+
     def run(self) -> list[Sequence]:
         """Run the oldest step's checks; finished sequences in order, then that step's dropped ones."""
         gone, self._ended_early = self._ended_early, []
         if self._due:
             unchecked = self._due.popleft()
+            if self._lockstep.pace is not None:
+                self._lockstep.pace.awaits_check = False
             gone += [seq for seq in unchecked.sampled if seq.awaits_check and self.ends(seq)]
             gone += unchecked.dropped
         return gone
@@ -64,8 +80,9 @@ class StopChecks:
     def ends(self, seq: Sequence) -> bool:
         """Look at its last token; free it if that was the last of all."""
         seq.awaits_check = False
-        if not self.is_too_long(seq) and not self._stopped(seq):
+        if not self.is_too_long(seq) and not seq.has_stopped:
             return False
+        self._lockstep.leave(seq)
         self._tables.free(seq)
         self._tables.forget(seq)
         seq.state = State.FINISHED

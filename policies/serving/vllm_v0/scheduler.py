@@ -6,10 +6,12 @@ The oracle is vLLM itself: ``tests/data/oracle_v0`` holds what its own code did.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 
 from policies.serving.blocks import BlockPool, RangeId
+from policies.serving.lockstep import Lockstep
 from policies.serving.prefix_cache import output_stream, quoted_outputs
-from policies.serving.scheduler import Prefill, Relieve, Step, Stopped
+from policies.serving.scheduler import Prefill, Relieve, Step
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.checks import StopChecks
 from policies.serving.vllm_v0.prefills import schedule_prefills
@@ -27,13 +29,12 @@ class VllmV0:
     Args:
         settings: vLLM's own.
         pool: the model's KV blocks, all free, with a prefix cache exactly if the settings say so.
-        stopped: whether a sequence has produced its last token.
 
     Raises:
         ValueError: settings and pool disagree on prefix caching.
     """
 
-    def __init__(self, settings: V0Settings, pool: BlockPool, stopped: Stopped) -> None:
+    def __init__(self, settings: V0Settings, pool: BlockPool) -> None:
         if settings.prefix_caching != (pool.cache is not None):
             raise ValueError(f"prefix_caching={settings.prefix_caching}, but the pool says otherwise")
         self.pool = pool
@@ -41,10 +42,16 @@ class VllmV0:
         self._settings = settings
         self._queues = Queues()
         self._tables = Tables(settings, pool)
-        self._checks = StopChecks(stopped, settings.max_model_len, self._tables)
+        self._lockstep = Lockstep(pool, settings.block_tokens, settings.max_model_len)
+        self._checks = StopChecks(settings.max_model_len, self._tables, self._lockstep)
+        self._in_lockstep = not settings.prefix_caching
         self._quoted: set[str] = set()
         self._is_composing = False
         self._has_retired = False
+
+    def decode_apart(self) -> None:
+        """Count everything in each sequence from now on: the same results, more slowly."""
+        self._in_lockstep = False
 
     @property
     def n_waiting(self) -> int:
@@ -82,60 +89,84 @@ class VllmV0:
             self._compose_whole(now)
         self._is_composing = False
         self._queue_victims(now.step)
-        self._tables.composed((seq for seq, _ in now.step.rows), now_ns)
-        if not now.step.rows:
-            self._checks.put((), now.step.dropped)  # it will not run
+        if self._tables.caches:
+            self._tables.composed((seq for seq, _ in now.step.rows), now_ns)
+        if not now.step.runs:
+            self._checks.put((), now.step.dropped)
         return now.step
 
-    def n_repeats(self, step: Step) -> int:
+    def n_repeats(self, step: Step, at_most: int) -> int:
         """How often the step can run in a row, the first time included; see ``Scheduler``.
 
         What was refused stays refused, unless a request has ended since: free blocks only
         shrink. The one exception are blocks that fill up with content which another
         request's prompt has put into the cache, since vLLM then frees one of the two.
         """
-        seqs, queues = [seq for seq, _ in step.rows], self._queues
+        queues = self._queues
         acted = step.prefills or step.preempted or step.ended or step.dropped or step.n_swapped_in
-        if acted or self._has_retired or seqs != queues.running:
+        if acted or self._has_retired or at_most == 1:
+            return 1
+        if step.pace is not None:
+            at_most = min(at_most, self._lockstep.n_steps_to_limit)
+            return 1 + self._lockstep.n_appends_without_shortage(self.pool.n_free, at_most - 1)
+        seqs = step.decodes
+        if seqs != queues.running:
             return 1
         size = self._settings.block_tokens
         n_steps = 1 + n_appends_without_shortage(seqs, size, self.pool.n_free)
-        n_steps = min(n_steps, *(self._checks.n_steps_to_limit(seq) for seq in seqs))
+        n_steps = min(at_most, n_steps, *(self._checks.n_steps_to_limit(seq) for seq in seqs))
         if self._quoted and (queues.waiting or queues.swapped):
             quoted = (seq for seq in seqs if output_stream(seq.request) in self._quoted)
             n_steps = min([n_steps, *(max(1, -seq.n_slots % size) for seq in quoted)])  # before its block is full
         return n_steps
 
-    def ran(self, step: Step, n_steps: int, last_composed_ns: int) -> None:
+    def ran(self, step: Step, n_steps: int, last_composed_ns: int, stopped: Seq[Sequence]) -> None:
         """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order."""
         for prefill in step.prefills:
             _compute(prefill)
+        for seq in stopped:
+            seq.has_stopped = True
         sampled = [prefill.seq for prefill in step.prefills if prefill.samples]
+        for seq in sampled:
+            seq.n_output += 1
+            seq.awaits_check = True
+        if step.pace is not None:
+            self._decoded_together(step, n_steps, sampled, stopped)
+        else:
+            self._checks.put([*sampled, *self._decoded(step, n_steps, last_composed_ns)], step.dropped)
+
+    def _decoded_together(self, step: Step, n_steps: int, sampled: Seq[Sequence], stopped: Seq[Sequence]) -> None:
+        if n_steps > 1:
+            self._lockstep.take_slots(n_steps - 1)
+        self._lockstep.advance(n_steps)
+        members = stopped[sum(seq.has_stopped for seq in sampled) :]  # prefills run first
+        self._checks.put_members(members, sampled, step.dropped)
+
+    def _decoded(self, step: Step, n_steps: int, last_composed_ns: int) -> list[Sequence]:
         # A sequence that had finished ran once more for nothing (see ``async_output``).
-        decodes = [seq for seq, _ in step.rows[len(step.prefills) :] if seq.state is State.RUNNING]
-        for seq in decodes:
-            seq.n_computed += n_steps
+        decodes = [seq for seq in step.decodes if seq.state is State.RUNNING]
         if n_steps > 1:
             append_repeatedly(decodes, n_steps - 1, self._settings.block_tokens, self._tables)
             self._tables.composed(decodes, last_composed_ns)
-        sampled += decodes
-        for seq in sampled:
+        for seq in decodes:
+            seq.n_computed += n_steps
             seq.n_output += n_steps
             seq.awaits_check = True
-        self._checks.put(sampled, step.dropped)
+        return decodes
 
     def retire(self) -> list[Sequence]:
         """Run the stop checks of one step that are due; the finished in order, then that step's dropped."""
         gone = self._checks.run()
         if gone:
             self._has_retired = True
-            self._queues.running = [seq for seq in self._queues.running if seq.state is State.RUNNING]
+            self._forget_ended(gone)
         return gone
 
     def preempt(self, request_ids: Iterable[int]) -> list[Sequence]:
         """Stop these running or swapped requests, to be recomputed from the front of the waiting queue."""
         if self._is_composing:
             raise ValueError("preempt: a step is being composed; its victims are the scheduler's to choose")
+        self._checks.dissolve()
         wanted, queues = set(request_ids), self._queues
         running = [seq for seq in queues.running if seq.request.request_id in wanted]
         swapped = [seq for seq in queues.swapped if seq.request.request_id in wanted]
@@ -163,29 +194,66 @@ class VllmV0:
         """Prefills of whole prompts if there are any, else decodes: swapped sequences before waiting ones."""
         queues, tables, step = self._queues, self._tables, now.step
         now.n_seqs_left -= len(queues.running)
-        if not queues.swapped:
-            _add_prefills(step, schedule_prefills(now, queues, tables))
-        if step.prefills:
+        if queues.waiting and not queues.swapped:
+            step.prefills = schedule_prefills(now, queues, tables)
+        if step.prefills or self._decode_together(now):
             return
         continued = schedule_running(now, queues, tables, self._checks)
-        _add_decodes(step, continued.decodes)
+        step.decodes = continued.decodes
         if not step.preempted:
             returned = schedule_swapped(now, queues, tables)
             queues.running += returned.decodes
-            _add_decodes(step, returned.decodes)
+            step.decodes += returned.decodes
 
     def _compose_chunked(self, now: Composition) -> None:
         """What runs goes on, then swapped sequences return, then waiting ones start with what is left."""
         queues, tables, step = self._queues, self._tables, now.step
+        if self._decode_together(now):
+            step.prefills = schedule_prefills(now, queues, tables)
+            return
         continued = schedule_running(now, queues, tables, self._checks)
         returned = Continued() if step.preempted else schedule_swapped(now, queues, tables)
         _reorder(queues, continued, returned)
         never_return, step.dropped = step.dropped, []
         started = schedule_prefills(now, queues, tables)
         step.dropped += never_return
-        _add_prefills(step, started + continued.prefills + returned.prefills)
-        _add_decodes(step, continued.decodes)
-        _add_decodes(step, returned.decodes)
+        step.prefills = started + continued.prefills + returned.prefills
+        step.decodes = continued.decodes + returned.decodes
+
+    def _decode_together(self, now: Composition) -> bool:
+        """Let every running sequence decode, if nothing else can come of it; otherwise all leave the lockstep.
+
+        It is what ``schedule_running`` does where nobody is short, too long or out of budget,
+        and ``schedule_swapped`` where nobody is swapped out.
+        """
+        running, lockstep = self._queues.running, self._lockstep
+        n_tokens_left = now.n_tokens_left - len(running) if now.settings.chunked_prefill else 0
+        if not (running and self._in_lockstep) or self._queues.swapped or n_tokens_left < 0:
+            self._checks.dissolve()
+            return False
+        joined = lockstep.gather(running)
+        if joined is None or lockstep.n_steps_to_limit < 1 or not lockstep.fits(self.pool.n_free):
+            self._checks.dissolve()
+            return False
+        step = now.step
+        step.decodes, step.pace, step.joined = running.copy(), lockstep.pace, joined
+        step.n_context_tokens = lockstep.n_context_tokens
+        lockstep.take_slots(1)
+        if now.settings.chunked_prefill:
+            now.n_tokens_left = n_tokens_left
+            now.n_seqs_left -= len(running)
+        return True
+
+    def _forget_ended(self, gone: Seq[Sequence]) -> None:
+        """Take them out of the running queue, which a step under way may still hold as it was."""
+        ended = [seq for seq in gone if seq.state is State.FINISHED]
+        if len(ended) < 4:
+            running = self._queues.running = self._queues.running.copy()
+            for seq in ended:
+                if seq in running:
+                    running.remove(seq)
+        else:
+            self._queues.running = [seq for seq in self._queues.running if seq.state is State.RUNNING]
 
     def _queue_victims(self, step: Step) -> None:
         """Only now: within the step that preempted them, waiting requests may overtake (chunked prefill)."""
@@ -208,15 +276,6 @@ def _reorder(queues: Queues, continued: Continued, returned: Continued) -> None:
         *(prefill.seq for prefill in continued.prefills if prefill.samples),
         *(prefill.seq for prefill in continued.prefills if not prefill.samples),
     ]
-
-
-def _add_prefills(step: Step, prefills: list[Prefill]) -> None:
-    step.prefills += prefills
-    step.rows += [(prefill.seq, prefill.n_tokens) for prefill in prefills]
-
-
-def _add_decodes(step: Step, decodes: list[Sequence]) -> None:
-    step.rows += [(seq, 1) for seq in decodes]
 
 
 def _compute(prefill: Prefill) -> None:
