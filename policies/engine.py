@@ -85,12 +85,13 @@ class Engine:
         self._gives_up = gives_up
         self._use_every_ns = use_every_ns
         self._next_use_ns = 0 if use_every_ns else NEVER_NS
-        self._is_alone = len(lanes) == 1
         self._n_in_flight = 0
         self._current: int | None = None
         self._turn_began_ns = 0
         self._last_progress_step = 0
         self._next: Arrival | None = None
+        self._next_ns = NEVER_NS
+        self._ledger = ledger
         self._tokens = [TokenClock(lane.index, journal) for lane in lanes]
         self._ends = [NextEnds(truth) for _ in lanes]
         self._relief = Relief(
@@ -113,13 +114,15 @@ class Engine:
         Raises:
             ValueError: arrivals go back in time.
         """
-        self._next = next(arrivals, None)
+        backend = self._backend
+        self._expect(next(arrivals, None))
         while True:
-            self._take(arrivals)
+            if self._next_ns <= backend.now_ns:
+                self._take(arrivals)
             if self._max_steps is not None and self.n_steps >= self._max_steps:
                 return Outcome.STOPPED
             if self._n_in_flight:
-                report = self._backend.advance(None)
+                report = backend.advance(None)
                 assert report is not None, "a submission is in flight"
                 self._finish(self._lanes[report.lane], report)
             elif self._gives_up and self._next is None and self._spins():
@@ -128,22 +131,28 @@ class Engine:
                 if self._next is None:
                     return Outcome.STUCK if any(lane.has_work for lane in self._lanes) else Outcome.DONE
                 self._rest()
-                self._backend.advance(self._next.request.arrival_ns)
+                backend.advance(self._next_ns)
                 self._relief.publish_landed()
+
+    def _expect(self, arrival: Arrival | None) -> None:
+        self._next = arrival
+        self._next_ns = NEVER_NS if arrival is None else arrival.request.arrival_ns
 
     def _take(self, arrivals: Iterator[Arrival]) -> None:
         now_ns = self._backend.now_ns
-        while self._next is not None and self._next.request.arrival_ns <= now_ns:
-            arrival, self._next = self._next, next(arrivals, None)
+        while (arrival := self._next) is not None and self._next_ns <= now_ns:
+            request = arrival.request
             self._truth.learn(arrival)
-            lane = self._lanes[arrival.request.model]
-            lane.scheduler.add(Sequence(arrival.request))
+            lane = self._lanes[request.model]
+            lane.scheduler.add(Sequence(request))
             lane.blocked = False
             self._last_progress_step = self.n_steps
-            if self._next is not None and self._next.request.arrival_ns < arrival.request.arrival_ns:
+            self._expect(next(arrivals, None))
+            if self._next_ns < request.arrival_ns:
+                assert self._next is not None
                 raise ValueError(
-                    f"request {self._next.request.request_id} arrives at {self._next.request.arrival_ns} ns, "
-                    f"before request {arrival.request.request_id}; sort the arrivals"
+                    f"request {self._next.request.request_id} arrives at {self._next_ns} ns, "
+                    f"before request {request.request_id}; sort the arrivals"
                 )
 
     def _spins(self) -> bool:
@@ -159,7 +168,7 @@ class Engine:
     def _start(self) -> bool:
         """Let the lane whose turn it is compose and submit a step; try the others if it cannot."""
         while (lane := self._choose()) is not None:
-            if self._relief.anything_lent:
+            if self._ledger.anything_lent:
                 self._relief.consult(lane, Ask.EASE)
             if self._compose(lane):
                 return True
@@ -167,8 +176,10 @@ class Engine:
         return False
 
     def _choose(self) -> Lane | None:
-        now_ns = self._backend.now_ns
         ready = [lane.is_ready for lane in self._lanes]
+        if ready == [True] and self._current == 0:
+            return self._lanes[0]
+        now_ns = self._backend.now_ns
         chosen = self._tenancy.choose(self._current, now_ns - self._turn_began_ns, ready)
         if chosen is None:
             return None
@@ -188,41 +199,42 @@ class Engine:
         self._current = lane.index
         self._turn_began_ns = now_ns
         self.active = frozenset({lane.index})
-        if self._relief.anything_lent:
+        if self._ledger.anything_lent:
             self._relief.consult(lane, Ask.ACTIVATE)
 
     def _compose(self, lane: Lane) -> bool:
         """Compose a step of the lane and submit it; whether anything happened, be it only that room was made."""
-        scheduler, now_ns = lane.scheduler, self._backend.now_ns
-        lane.asked.clear()
-        step = scheduler.compose(now_ns, self._grants[lane.index])
-        self._journal.composed(lane.index, now_ns, step, scheduler)
-        retired = (scheduler.is_async or not step.runs) and self._retire(lane)
+        scheduler, now_ns, index = lane.scheduler, self._backend.now_ns, lane.index
+        if lane.asked:
+            lane.asked.clear()
+        step = scheduler.compose(now_ns, self._grants[index])
+        self._journal.composed(index, now_ns, step, scheduler)
+        runs = step.runs
+        retired = (scheduler.is_async or not runs) and self._retire(lane)
         lane.n_swapped_out += step.n_swapped_out
-        if not step.runs:
+        if not runs:
             self.n_steps += step.acted
             self._drain(lane)
             return retired or step.acted
-        if step.pace is not None:
-            self._ends[lane.index].join(step.pace, step.joined)
+        if step.joined and step.pace is not None:
+            self._ends[index].join(step.pace, step.joined)
         batch = batch_of(step, lane.n_swapped_out, lane.block_bytes)
         lane.n_swapped_out = 0
         lane.in_flight = (step, batch)
         self._n_in_flight += 1
-        self._backend.submit(lane.index, batch, self._n_repeats(lane, step), self._stop_ns())
+        n_steps = self._n_repeats(lane, step) if self._leaps and not step.prefills else 1
+        self._backend.submit(index, batch, n_steps, self._stop_ns())
         return True
 
     def _n_repeats(self, lane: Lane, step: Step) -> int:
         """Steps for which nothing can change: no finish, no block missing, no question due."""
-        if not self._leaps or step.prefills:
-            return 1
         if step.pace is not None:
             n_steps = self._ends[lane.index].n_steps(step.pace)
         else:
             n_steps = min(self._truth.n_left(seq) if seq.state is State.RUNNING else 1 for seq in step.decodes)
         for ask in lane.asked:
             n_steps = min(n_steps, lane.quiet_until.get(ask, 0) - self.n_steps)
-        if self._relief.anything_lent:
+        if self._ledger.anything_lent:
             n_steps = min(n_steps, lane.quiet_until.get(Ask.EASE, 0) - self.n_steps)
         if self._max_steps is not None:
             n_steps = min(n_steps, self._max_steps - self.n_steps)
@@ -231,18 +243,17 @@ class Engine:
     def _stop_ns(self) -> int:
         """When a submission must stop to look around: to tell the use of HBM, at the next arrival, at the end of
         a contested turn."""
-        stop_ns = self._next_use_ns
-        if self._next is not None:
-            stop_ns = min(stop_ns, self._next.request.arrival_ns)
+        stop_ns = self._next_ns if self._next_ns < self._next_use_ns else self._next_use_ns
         if self._is_contested():
             stop_ns = min(stop_ns, self._turn_began_ns + self._tenancy.quantum_ns)
         return stop_ns
 
     def _is_contested(self) -> bool:
         """Whether another model than the one whose turn it is could run."""
-        if self._is_alone:
-            return False
-        return any(lane.is_ready for lane in self._lanes if lane.index != self._current)
+        for lane in self._lanes:
+            if lane.index != self._current and lane.is_ready:
+                return True
+        return False
 
     def _finish(self, lane: Lane, report: StepReport) -> None:
         """Account a finished submission: tokens, measurements, ends, landed loads."""
@@ -250,44 +261,50 @@ class Engine:
         step, batch = lane.in_flight
         lane.in_flight = None
         self._n_in_flight -= 1
-        n_steps = len(report.ends_ns)
+        scheduler, ends_ns = lane.scheduler, report.ends_ns
+        n_steps, end_ns = len(ends_ns), ends_ns[-1]
         self.n_steps += n_steps
         lane.last_active_step = self.n_steps
-        last_composed_ns = report.ends_ns[-2] if n_steps > 1 else report.start_ns
-        lane.scheduler.ran(step, n_steps, last_composed_ns, self._stopped(lane, step, n_steps))
+        last_composed_ns = ends_ns[-2] if n_steps > 1 else report.start_ns
+        scheduler.ran(step, n_steps, last_composed_ns, self._stopped(lane, step, n_steps))
         self._journal.ran(lane.index, batch, report)
         self._date_tokens(lane, step, report)
         if self._policy.lends:
             _measure(lane, step, report)
-        if not lane.scheduler.is_async:
+        if not scheduler.is_async:
             self._retire(lane)
         self._drain(lane)
         self._relief.publish_landed()
-        if self._use_every_ns and report.ends_ns[-1] >= self._next_use_ns:
-            self._next_use_ns = report.ends_ns[-1] + self._use_every_ns
+        if self._use_every_ns and end_ns >= self._next_use_ns:
+            self._next_use_ns = end_ns + self._use_every_ns
             self._relief.publish_use()
 
     def _stopped(self, lane: Lane, step: Step, n_steps: int) -> list[Sequence]:
         """Sequences that get their last token in the last of these steps, in execution order."""
-        truth = self._truth
-        stopped = [prefill.seq for prefill in step.prefills if prefill.samples and truth.n_left(prefill.seq) == 1]
+        n_left, stopped = self._truth.n_left, list[Sequence]()
+        for prefill in step.prefills:
+            if prefill.samples and n_left(prefill.seq) == 1:
+                stopped.append(prefill.seq)
         if step.pace is not None:
-            return stopped + self._ends[lane.index].within(step.pace, n_steps)
-        running = (seq for seq in step.decodes if seq.state is State.RUNNING)
-        return stopped + [seq for seq in running if truth.n_left(seq) == n_steps]
+            self._ends[lane.index].take(step.pace.n_tokens + n_steps, stopped)
+        else:
+            for seq in step.decodes:
+                if seq.state is State.RUNNING and n_left(seq) == n_steps:
+                    stopped.append(seq)
+        return stopped
 
     def _date_tokens(self, lane: Lane, step: Step, report: StepReport) -> None:
         """Date the tokens that came.
 
         Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
         """
-        clock, has_prefill = self._tokens[lane.index], bool(step.prefills)
+        clock, pace, has_prefill = self._tokens[lane.index], step.pace, bool(step.prefills)
         seqs = [prefill.seq for prefill in step.prefills if prefill.samples]
-        if step.pace is None:
+        if pace is None:
             seqs += [seq for seq in step.decodes if seq.state is State.RUNNING]
-        elif step.pace.n_members:
+        elif pace.n_members:
             joined = [seq for seq in step.joined if seq.state is State.RUNNING]
-            clock.sampled_in_step(step.pace, joined, report, has_prefill=has_prefill)
+            clock.sampled_in_step(pace, joined, report, has_prefill=has_prefill)
             self._last_progress_step = self.n_steps
         if seqs:
             clock.sampled(seqs, report, has_prefill=has_prefill)
@@ -316,7 +333,7 @@ class Engine:
 
     def _rest(self) -> None:
         """No model has work: let the policy put things back while the link is free."""
-        while self._current is not None and self._relief.anything_lent:
+        while self._current is not None and self._ledger.anything_lent:
             if not self._relief.consult(self._lanes[self._current], Ask.IDLE):
                 return
 

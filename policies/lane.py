@@ -68,12 +68,10 @@ class NextEnds:
         """Steps up to the next end."""
         return self._ends[0][0] - pace.n_tokens if self._ends else 1
 
-    def within(self, pace: Pace, n_steps: int) -> list[Sequence]:
-        """Take out those that end in the last of so many steps, in execution order."""
-        stopped: list[Sequence] = []
-        while self._ends and self._ends[0][0] <= pace.n_tokens + n_steps:
+    def take(self, n_tokens: int, stopped: list[Sequence]) -> None:
+        """Move those who end by the pace's count ``n_tokens`` to ``stopped``, in execution order."""
+        while self._ends and self._ends[0][0] <= n_tokens:
             stopped.append(heappop(self._ends)[2])
-        return stopped
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,21 +104,20 @@ class Lane:
     @property
     def has_work(self) -> bool:
         """Whether any request waits, runs or is swapped out."""
-        scheduler = self.scheduler
-        return bool(scheduler.n_running or scheduler.n_waiting or scheduler.n_swapped)
+        return self.scheduler.n_live > 0
 
     @property
     def is_ready(self) -> bool:
         """Whether it could take its turn."""
-        return self.has_work and not self.blocked
+        return not self.blocked and self.scheduler.n_live > 0
 
 
 def batch_of(step: Step, n_swapped_out: int, block_bytes: int) -> Batch:
     """Add up what a composed step computes, and the blocks that cross the link before it."""
     prefills, n_decode = step.prefills, len(step.decodes)
-    contexts = step.n_context_tokens
-    if contexts is None:
-        contexts = sum(seq.n_tokens for seq in step.decodes)
+    n_contexts = step.n_context_tokens
+    if n_contexts is None:
+        n_contexts = sum(seq.n_tokens for seq in step.decodes)
     n_prefill_tokens = pairs = n_sampled = 0
     for prefill in prefills:
         before = prefill.seq.n_computed + prefill.n_cached
@@ -132,7 +129,7 @@ def batch_of(step: Step, n_swapped_out: int, block_bytes: int) -> Batch:
         n_prefill_seqs=len(prefills),
         prefill_pairs=pairs,
         n_decode_seqs=n_decode,
-        decode_context_tokens=contexts,
+        decode_context_tokens=n_contexts,
         n_sampled=n_decode + n_sampled,
     )
     return Batch(

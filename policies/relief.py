@@ -57,11 +57,6 @@ class Relief:
         self._changes_at_ns: int = 0
         self._n_changes = 0
 
-    @property
-    def anything_lent(self) -> bool:
-        """Whether there is anything that could come back."""
-        return self._ledger.anything_lent
-
     def grant(self, lane: Lane, n_short_blocks: int, ask: Ask) -> int:
         """Answer a scheduler that lacks blocks: how many were added to its pool."""
         if not self._policy.lends:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from math import inf
@@ -38,6 +37,9 @@ class SimBackend:
         vmm_mode: how homes change hands.
         slowdown_ppm: how much longer computation takes beside a copy, in millionths.
         static_slots: see ``Pipeline``.
+
+    Attributes:
+        now_ns: the present of the simulation.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class SimBackend:
         self._computes = computes
         self._vmm = vmm
         self._vmm_mode = vmm_mode
+        self.now_ns = 0
         self._env = simpy.Environment(initial_time=0)
         self._link = Link(hardware.link, slowdown_ppm)
         self._pipelines = [
@@ -66,11 +69,6 @@ class SimBackend:
         self._busy: set[int] = set()
         self._remap_ns = 0
         self._fence_ns = 0
-
-    @property
-    def now_ns(self) -> int:
-        """The present of the simulation."""
-        return int(self._env.now)
 
     def apply(self, change: Change) -> None:
         """Carry out the ops: cycles change at once, loads go onto the link, mappings delay the next step."""
@@ -110,9 +108,12 @@ class SimBackend:
         start_ns = self.now_ns
         remap_ns = max(0, self._fence_ns - start_ns) + self._remap_ns
         self._remap_ns = 0
-        ready_ns = self._swap(batch, start_ns + remap_ns)
-        landing_ns = min((landing.copy.end_ns for landing in self._landings), default=stop_ns)
-        ends_ns, compute_ns, stall_ns, rest_ns = self._steps(lane, batch, n_steps, ready_ns, min(stop_ns, landing_ns))
+        ready_ns = start_ns + remap_ns
+        if batch.swap_out_bytes or batch.swap_in_bytes:
+            ready_ns = self._swap(batch, ready_ns)
+        for landing in self._landings:
+            stop_ns = min(stop_ns, landing.copy.end_ns)
+        ends_ns, compute_ns, stall_ns, rest_ns = self._steps(lane, batch, n_steps, ready_ns, stop_ns)
         report = StepReport(
             lane=lane,
             start_ns=start_ns,
@@ -123,30 +124,38 @@ class SimBackend:
             swap_ns=ready_ns - start_ns - remap_ns,
             remap_ns=remap_ns,
         )
-        self._env.process(self._running(report))
+        finish = self._env.timeout(report.ends_ns[-1] - start_ns, report)
+        assert finish.callbacks is not None
+        finish.callbacks.append(self._finish)
 
-    def _running(self, report: StepReport) -> Generator[simpy.Event, object, None]:
-        yield self._env.timeout(report.ends_ns[-1] - report.start_ns)
+    def _finish(self, event: simpy.Event) -> None:
+        report: object = event.value
+        assert isinstance(report, StepReport)
         self._finished.append(report)
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         """Run SimPy to the next finished submission, else to ``until_ns`` exactly."""
         if until_ns is None and not self._busy:
             raise ValueError("nothing is in flight; name a time to advance to")
+        env, finished = self._env, self._finished
         horizon_ns = inf if until_ns is None else until_ns
-        while not self._finished and self._env.peek() <= horizon_ns:
-            self._env.step()
-        if self._finished:
-            report = self._finished.popleft()
+        while not finished and env.peek() <= horizon_ns:
+            env.step()
+        if finished:
+            report = finished.popleft()
             self._busy.remove(report.lane)
+            self.now_ns = report.ends_ns[-1]
             return report
         assert until_ns is not None, "a busy lane has an event to come"
         if until_ns > self.now_ns:
-            self._env.run(until=until_ns)  # only moves the clock: every event up to then has been stepped
+            env.run(until=until_ns)  # only moves the clock: every event up to then has been stepped
+            self.now_ns = until_ns
         return None
 
     def landed(self) -> tuple[tuple[int, int], ...]:
         """Loads that are complete and were not told before."""
+        if not self._landings:
+            return ()
         done = [landing for landing in self._landings if landing.copy.end_ns <= self.now_ns]
         self._landings = [landing for landing in self._landings if landing.copy.end_ns > self.now_ns]
         done.sort(key=lambda landing: landing.copy.end_ns)
@@ -165,26 +174,13 @@ class SimBackend:
         self, lane: int, batch: Batch, n_steps: int, start_ns: int, stop_ns: int
     ) -> tuple[list[int], list[int], list[int], list[int]]:
         """Ends, device times of the layers, stalls and rests of the steps, as far as ``stop_ns``."""
-        compute, pipeline, work = self._computes[lane], self._pipelines[lane], batch.work
-        n_layers = self._shapes[lane].n_layers
+        compute, work, n_layers = self._computes[lane], batch.work, self._shapes[lane].n_layers
         host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
         if n_steps > 1:  # later steps are no shorter than the first, so more cannot begin before stop_ns
             first_ns = host_ns + n_layers * compute.layer_ns(work) + head_ns
             n_steps = min(n_steps, max(0, stop_ns - start_ns) // max(1, first_ns) + 1)
-        ends_ns: list[int] = []
-        stalls_ns: list[int] = []
         layers_ns = compute.repeated_layer_ns(work, n_steps)
-        now_ns = start_ns
-        for layer_ns in layers_ns:
-            now_ns, stall_ns = pipeline.step(now_ns, layer_ns, host_ns, head_ns)
-            ends_ns.append(now_ns)
-            stalls_ns.append(stall_ns)
-            if now_ns >= stop_ns:
-                break
+        ends_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
         n_done = len(ends_ns)
-        return (
-            ends_ns,
-            [n_layers * layer_ns for layer_ns in layers_ns[:n_done]],
-            stalls_ns,
-            [host_ns + head_ns] * n_done,
-        )
+        compute_ns = [n_layers * layer_ns for layer_ns in layers_ns[:n_done]]
+        return ends_ns, compute_ns, stalls_ns, [host_ns + head_ns] * n_done

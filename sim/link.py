@@ -54,6 +54,11 @@ class Link:
         self._h2d: deque[Copy] = deque()
         self._d2h: deque[Copy] = deque()
 
+    @property
+    def slows(self) -> bool:
+        """Whether a copy makes computation beside it take longer."""
+        return bool(self._slowdown_ppm and (self._h2d or self._d2h))
+
     def h2d(self, n_bytes: int, at_ns: int) -> Copy:
         """Request a copy to the device."""
         return self._request(self._h2d, self._d2h, n_bytes, self._profile.h2d_bytes_per_s, at_ns)

@@ -13,6 +13,7 @@ with processes and events; the two agree to the nanosecond.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -67,6 +68,32 @@ class Pipeline:
         """When the last copy into a home ends, as known now; it can serve nothing else before."""
         fetch = self._fetches[home]
         return fetch.end_ns if fetch else 0
+
+    def steps(
+        self, start_ns: int, layers_ns: Sequence[int], before_ns: int, after_ns: int, stop_ns: int
+    ) -> tuple[list[int], list[int]]:
+        """Run one step after the other, up to the first that ends at or after ``stop_ns``.
+
+        Args:
+            start_ns, before_ns, after_ns: see ``step``.
+            layers_ns: for each step the device time of every layer.
+
+        Returns:
+            For each step when it ends, and for how long of it layers waited for their weights.
+        """
+        if not self._homes.cycling and not self._link.slows:
+            n_layers, rest_ns = len(self._layer_bytes), before_ns + after_ns
+            ends_ns = list(accumulate([n_layers * layer_ns + rest_ns for layer_ns in layers_ns], initial=start_ns))
+            ends_ns = ends_ns[1 : bisect_left(ends_ns, stop_ns, 1) + 1]
+            return ends_ns, [0] * len(ends_ns)
+        ends_ns, stalls_ns, now_ns = list[int](), list[int](), start_ns
+        for layer_ns in layers_ns:
+            now_ns, stall_ns = self.step(now_ns, layer_ns, before_ns, after_ns)
+            ends_ns.append(now_ns)
+            stalls_ns.append(stall_ns)
+            if now_ns >= stop_ns:
+                break
+        return ends_ns, stalls_ns
 
     def step(self, start_ns: int, layer_ns: int | Sequence[int], before_ns: int, after_ns: int) -> tuple[int, int]:
         """Run one step.

@@ -100,6 +100,9 @@ class Ledger:
         hbm_pages: pages of the device.
         partitions: one a model.
 
+    Attributes:
+        anything_lent: whether any home serves as KV cache.
+
     Raises:
         ValueError: the partitions exceed the device.
     """
@@ -113,16 +116,12 @@ class Ledger:
                 f"{names} together need {-self.unassigned_pages} pages more than HBM has; lower the shares"
             )
         self.residencies = tuple(Residency.all_resident(part.n_layers) for part in partitions)
+        self.anything_lent = False
 
     @property
     def wanted(self) -> tuple[Target, ...]:
         """The targets that have been reached or are on their way."""
         return tuple(residency.wanted for residency in self.residencies)
-
-    @property
-    def anything_lent(self) -> bool:
-        """Whether any home serves as KV cache."""
-        return any(residency.loans for residency in self.residencies)
 
     def plan(self, targets: Sequence[Target], n_referenced: Callable[[int, int], int]) -> Plan:
         """Work out how to reach the targets, touching nothing.
@@ -149,6 +148,7 @@ class Ledger:
     def commit(self, plan: Plan) -> None:
         """Enter a plan that a backend has carried out."""
         self.residencies = plan.residencies
+        self.anything_lent = any(residency.loans for residency in self.residencies)
 
     def land(self, model: int, layer: int) -> tuple[Op, ...]:
         """Enter that a load has landed; the ops publish it."""

@@ -83,7 +83,7 @@ class BlockPool:
     @property
     def n_free(self) -> int:
         """Blocks that can be taken now."""
-        n_free = len(self._free) + (self.cache.n_idle if self.cache is not None else 0)
+        n_free = self._free.n_free if self.cache is None else self._free.n_free + self.cache.n_idle
         if self._budget is None:
             return n_free
         return min(n_free, self._budget.free_bytes // self._block_bytes)
@@ -91,12 +91,12 @@ class BlockPool:
     @property
     def n_empty(self) -> int:
         """Unreferenced blocks without content."""
-        return len(self._free)
+        return self._free.n_free
 
     @property
     def n_used(self) -> int:
         """Referenced blocks."""
-        return self.n_blocks - len(self._free) - (self.cache.n_idle if self.cache is not None else 0)
+        return self.n_blocks - self._free.n_free - (self.cache.n_idle if self.cache is not None else 0)
 
     @property
     def n_base_used(self) -> int:
@@ -124,21 +124,23 @@ class BlockPool:
 
     def take(self, n_blocks: int) -> list[int]:
         """Take blocks for new content; the cache loses what was in them."""
-        n_empty = min(n_blocks, len(self._free))
+        n_empty = min(n_blocks, self._free.n_free)
         blocks = self._free.take(n_empty)
         if self.cache is not None:
             blocks += [self.cache.evict() for _ in range(n_blocks - n_empty)]
             for block in blocks:
                 self._n_refs[block] = 1
         assert len(blocks) == n_blocks, "the caller has seen to it that they are there"
-        self._count_used(blocks, 1)
+        if self._ranges or self._budget is not None:
+            self._count_used(blocks, 1)
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop one reference of each, in order; cached ones keep their content."""
         if self.cache is None:
             self._free.give(blocks)
-            self._count_used(blocks, -1)
+            if self._ranges or self._budget is not None:
+                self._count_used(blocks, -1)
             return
         for block in blocks:
             self._n_refs[block] -= 1

@@ -28,7 +28,11 @@ class LentRange:
 class FreeBlocks(Protocol):
     """Free blocks without content, in the order in which they will be taken."""
 
-    def __len__(self) -> int: ...
+    @property
+    def n_free(self) -> int:
+        """How many there are."""
+        ...
+
     def __iter__(self) -> Iterator[int]: ...
 
     def take(self, n_blocks: int) -> list[int]:
@@ -63,10 +67,7 @@ class BaseFirst:
         self._n_base = n_base
         self._base = list(range(n_base - 1, -1, -1))
         self._lent: dict[int, tuple[LentRange, list[int]]] = {}
-        self._n_free = n_base
-
-    def __len__(self) -> int:
-        return self._n_free
+        self.n_free = n_base
 
     def __iter__(self) -> Iterator[int]:
         for stack in self._stacks():
@@ -74,7 +75,12 @@ class BaseFirst:
 
     def take(self, n_blocks: int) -> list[int]:
         """Take from the top of the base, then of each range."""
-        self._n_free -= n_blocks
+        self.n_free -= n_blocks
+        base = self._base
+        if n_blocks <= len(base):
+            taken = base[: -n_blocks - 1 : -1]
+            del base[len(base) - n_blocks :]
+            return taken
         taken: list[int] = []
         for stack in self._stacks():
             n_here = min(n_blocks - len(taken), len(stack))
@@ -87,7 +93,7 @@ class BaseFirst:
 
     def give(self, blocks: Sequence[int]) -> None:
         """Put each on the stack that it belongs to."""
-        self._n_free += len(blocks)
+        self.n_free += len(blocks)
         if not self._lent:
             self._base.extend(blocks)
             return
@@ -97,16 +103,16 @@ class BaseFirst:
     def add(self, lent: LentRange) -> None:
         """Put a stack for the range behind the others."""
         self._lent[lent.first] = lent, list(reversed(lent.blocks))
-        self._n_free += lent.n_blocks
+        self.n_free += lent.n_blocks
 
     def remove(self, lent: LentRange) -> None:
         """Drop the range's stack."""
         _, stack = self._lent.pop(lent.first)
-        self._n_free -= len(stack)
+        self.n_free -= len(stack)
 
     def pick(self, blocks: set[int]) -> None:
         """Take these out of wherever they are."""
-        self._n_free -= len(blocks)
+        self.n_free -= len(blocks)
         for stack in self._stacks():
             stack[:] = [block for block in stack if block not in blocks]
 
@@ -127,7 +133,9 @@ class OneList:
     def __init__(self, n_base: int) -> None:
         self._blocks = deque(range(n_base))
 
-    def __len__(self) -> int:
+    @property
+    def n_free(self) -> int:
+        """How many there are."""
         return len(self._blocks)
 
     def __iter__(self) -> Iterator[int]:

@@ -56,22 +56,28 @@ class Lockstep:
         """Steps after which a member is too long, 0 if one is; it may have left since."""
         return self._full_at - self._pace.n_tokens if self._pace else NEVER
 
-    def gather(self, running: Seq[Sequence]) -> list[Sequence] | None:
-        """Let all join, if each of them can decode.
+    def step(self, running: Seq[Sequence]) -> Seq[Sequence] | None:
+        """Let all of ``running`` join, and give each a slot for its next token.
 
         Returns:
-            Those that were not members before, ``None`` if one of them still has a prompt to compute.
+            Those that were not members before; ``None`` if more than that would come of it, since one of them
+            has a prompt to compute, is too long, or there is not vLLM's one free block for every member, even
+            for one with room in its last. Nobody got a slot then.
         """
-        new = list(running[len(self._members) :])
-        if any(seq.n_slots >= seq.n_tokens for seq in new):
+        pace = self._pace
+        joined: Seq[Sequence] = ()
+        if len(running) > len(self._members):
+            joined = running[len(self._members) :]
+            for seq in joined:
+                if seq.n_slots >= seq.n_tokens:
+                    return None
+            pace = self._join(joined)
+        assert pace is not None
+        n_taken = len(self._beginners[pace.n_slots % self._block_tokens])
+        if n_taken >= self._pool.n_free or pace.n_tokens >= self._full_at:
             return None
-        if self._pace is None:
-            self._pace = Pace()
-            self._beginners = [[] for _ in range(self._block_tokens)]
-            self._full_at = NEVER
-        for seq in new:
-            self._join(seq, self._pace)
-        return new
+        self.take_slots(1)
+        return joined
 
     def leave(self, seq: Sequence) -> bool:
         """Let one go that has ended; whether it was a member."""
@@ -94,16 +100,12 @@ class Lockstep:
         self._n_context_tokens = 0
         self._pace = None
 
-    def fits(self, n_free: int) -> bool:
-        """Whether a step leaves vLLM's one free block for every member, even for one with room in its last."""
-        assert self._pace is not None
-        return n_free > len(self._beginners[self._pace.n_slots % self._block_tokens])
-
     def take_slots(self, n_steps: int) -> None:
         """Give every member a slot a step, token by token and each time in their order."""
         pace, size, beginners = self._pace, self._block_tokens, self._beginners
         assert pace is not None
         first = pace.n_slots
+        pace.n_slots = first + n_steps
         if n_steps == 1:
             seqs = beginners[first % size]
         else:
@@ -111,7 +113,6 @@ class Lockstep:
         if seqs:
             for seq, block in zip(seqs, self._pool.take(len(seqs)), strict=True):
                 seq.blocks.append(block)
-        pace.n_slots = first + n_steps
 
     def advance(self, n_steps: int) -> None:
         """Every member got a token a step, to be checked."""
@@ -138,9 +139,17 @@ class Lockstep:
             n_appends += 1
         return at_most
 
-    def _join(self, seq: Sequence, pace: Pace) -> None:
-        self._full_at = min(self._full_at, pace.n_tokens + self._max_model_len + 1 - seq.n_tokens)
-        self._beginners[(pace.n_slots - seq.n_slots) % self._block_tokens].append(seq)
-        self._members[seq] = None
-        self._n_context_tokens += seq.n_tokens
-        seq.join(pace)
+    def _join(self, seqs: Seq[Sequence]) -> Pace:
+        pace = self._pace
+        if pace is None:
+            pace = self._pace = Pace()
+            self._beginners = [[] for _ in range(self._block_tokens)]
+            self._full_at = NEVER
+        for seq in seqs:
+            n_tokens = seq.n_tokens
+            self._full_at = min(self._full_at, pace.n_tokens + self._max_model_len + 1 - n_tokens)
+            self._beginners[(pace.n_slots - seq.n_slots) % self._block_tokens].append(seq)
+            self._members[seq] = None
+            self._n_context_tokens += n_tokens
+            seq.join(pace)
+        return pace

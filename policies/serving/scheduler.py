@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from policies.serving.blocks import BlockPool
@@ -28,7 +28,6 @@ class Prefill:
     samples: bool
 
 
-@dataclass(slots=True)
 class Step:
     """One composed step: what runs, and what was done to make room.
 
@@ -47,17 +46,32 @@ class Step:
         n_swapped_in, n_swapped_out: KV blocks that cross the link.
     """
 
-    prefills: list[Prefill] = field(default_factory=list[Prefill])
-    decodes: list[Sequence] = field(default_factory=list[Sequence])
-    pace: Pace | None = None
-    joined: Seq[Sequence] = ()
-    n_context_tokens: int | None = None
-    preempted: list[tuple[Sequence, Preemption]] = field(default_factory=list[tuple[Sequence, Preemption]])
-    unseen: list[Sequence] = field(default_factory=list[Sequence])
-    ended: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
-    dropped: list[Sequence] = field(default_factory=list[Sequence])
-    n_swapped_in: int = 0
-    n_swapped_out: int = 0
+    __slots__ = (
+        "decodes",
+        "dropped",
+        "ended",
+        "joined",
+        "n_context_tokens",
+        "n_swapped_in",
+        "n_swapped_out",
+        "pace",
+        "preempted",
+        "prefills",
+        "unseen",
+    )
+
+    def __init__(self, *, prefills: Seq[Prefill] = (), decodes: Seq[Sequence] = ()) -> None:
+        self.prefills = prefills
+        self.decodes = decodes
+        self.pace: Pace | None = None
+        self.joined: Seq[Sequence] = ()
+        self.n_context_tokens: int | None = None
+        self.preempted: list[tuple[Sequence, Preemption]] = []
+        self.unseen: list[Sequence] = []
+        self.ended: list[tuple[Sequence, int]] = []
+        self.dropped: list[Sequence] = []
+        self.n_swapped_in = 0
+        self.n_swapped_out = 0
 
     @property
     def rows(self) -> list[tuple[Sequence, int]]:
@@ -86,6 +100,11 @@ class Scheduler(Protocol):
     pool: BlockPool
     is_async: bool
     """Output processing lags: the stop checks of a step come after the next is composed."""
+
+    @property
+    def n_live(self) -> int:
+        """Requests that wait, run or are swapped out."""
+        ...
 
     @property
     def n_waiting(self) -> int:

@@ -47,6 +47,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "_awaits_check",
         "_first_gap",
         "_last_token_ns",
         "_max_gap_ns",
@@ -54,7 +55,6 @@ class Sequence:
         "_n_output",
         "_n_slots",
         "_pace",
-        "awaits_check",
         "blocks",
         "finish_ns",
         "first_token_ns",
@@ -85,7 +85,7 @@ class Sequence:
         self.n_recomputed = 0
         self.last_composed_ns = 0
         self.has_stopped = False
-        self.awaits_check = False
+        self._awaits_check = False
 
         self.first_token_ns: int | None = None
         self._last_token_ns: int | None = None
@@ -111,7 +111,7 @@ class Sequence:
         self._n_output += pace.n_tokens
         self._n_computed += pace.n_tokens
         self._n_slots += pace.n_slots
-        self.awaits_check |= pace.awaits_check
+        self._awaits_check |= pace.awaits_check
         self._pace = None
         pace.n_members -= 1
 
@@ -158,6 +158,15 @@ class Sequence:
     def n_slots(self, n_slots: int) -> None:
         assert self._pace is None, "the pace counts"
         self._n_slots = n_slots
+
+    @property
+    def awaits_check(self) -> bool:
+        """See above."""
+        return self._awaits_check or (self._pace is not None and self._pace.awaits_check)
+
+    @awaits_check.setter
+    def awaits_check(self, awaits: bool) -> None:
+        self._awaits_check = awaits
 
     @property
     def last_token_ns(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence as Seq
 
 from policies.backend import StepReport
@@ -61,7 +60,7 @@ class TokenClock:
     def _first(self, seqs: Seq[Sequence], report: StepReport, has_prefill: bool) -> None:
         """Date the token of the report's first step in each sequence by itself."""
         first_ns = report.ends_ns[0]
-        groups: Counter[tuple[int, GapCause]] = Counter()
+        groups: dict[tuple[int, GapCause], int] = {}
         for seq in seqs:
             last_ns = seq.last_token_ns
             if last_ns is None:
@@ -69,7 +68,7 @@ class TokenClock:
             else:
                 gap_ns = first_ns - last_ns
                 cause = GapCause.PREEMPTION if seq.was_preempted else self._cause(last_ns, report, has_prefill)
-                groups[gap_ns, cause] += 1
+                groups[gap_ns, cause] = groups.get((gap_ns, cause), 0) + 1
                 seq.max_gap_ns = max(seq.max_gap_ns, gap_ns)
             seq.last_token_ns = first_ns
             seq.was_preempted = False

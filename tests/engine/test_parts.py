@@ -140,7 +140,8 @@ def test_a_step_adds_up_what_its_rows_compute() -> None:
     seqs = [Sequence(arrival(i, n_prompt=10 * (i + 1)).request) for i in range(3)]
     seqs[1].n_output = 5
     prefills = [Prefill(seqs[2], 7, 0, samples=True)]
-    step = Step(prefills=prefills, decodes=[seqs[0], seqs[1]], n_swapped_in=2, n_swapped_out=9)
+    step = Step(prefills=prefills, decodes=[seqs[0], seqs[1]])
+    step.n_swapped_in, step.n_swapped_out = 2, 9
     batch = batch_of(step, n_swapped_out=3, block_bytes=100)
     work = batch.work
     assert (work.n_prefill_tokens, work.n_prefill_seqs, work.n_decode_seqs) == (7, 1, 2)

@@ -50,7 +50,7 @@ class StopChecks:
         members = stopped if self._lockstep.n_steps_to_limit > 0 else self._lockstep.members
         for seq in members:
             seq.awaits_check = True
-        self._due.append(Unchecked([*sampled, *members], dropped))
+        self._due.append(Unchecked([*sampled, *members] if sampled else members, dropped))
 
     def dissolve(self) -> None:
         """Every member leaves the lockstep; from now on each has its own check to come, or none."""
@@ -61,12 +61,16 @@ class StopChecks:
 
     def run(self) -> list[Sequence]:
         """Run the oldest step's checks; finished sequences in order, then that step's dropped ones."""
-        gone, self._ended_early = self._ended_early, []
+        gone: list[Sequence] = []
+        if self._ended_early:
+            gone, self._ended_early = self._ended_early, gone
         if self._due:
             unchecked = self._due.popleft()
             if self._lockstep.pace is not None:
                 self._lockstep.pace.awaits_check = False
-            gone += [seq for seq in unchecked.sampled if seq.awaits_check and self.ends(seq)]
+            for seq in unchecked.sampled:
+                if seq.awaits_check and self.ends(seq):
+                    gone.append(seq)
             gone += unchecked.dropped
         return gone
 

@@ -25,7 +25,6 @@ class Queues:
         return chain(reversed(self.victims), self.waiting, self.running, self.swapped)
 
 
-@dataclass(slots=True)
 class Composition:
     """A step being composed, with what the budget still allows.
 
@@ -34,11 +33,14 @@ class Composition:
         n_seqs_left: sequences that may still be admitted.
     """
 
-    settings: V0Settings
-    relieve: Relieve
-    n_tokens_left: int
-    n_seqs_left: int
-    step: Step = field(default_factory=Step)
+    __slots__ = ("n_seqs_left", "n_tokens_left", "relieve", "settings", "step")
+
+    def __init__(self, settings: V0Settings, relieve: Relieve) -> None:
+        self.settings = settings
+        self.relieve = relieve
+        self.n_tokens_left = settings.max_num_batched_tokens
+        self.n_seqs_left = settings.max_num_seqs
+        self.step = Step()
 
     def admits(self, n_tokens: int) -> bool:
         """Whether the budget allows one more sequence with so many tokens."""

@@ -54,6 +54,12 @@ class VllmV0:
         self._in_lockstep = False
 
     @property
+    def n_live(self) -> int:
+        """Requests that wait, run or are swapped out."""
+        queues = self._queues
+        return len(queues.waiting) + len(queues.running) + len(queues.swapped)
+
+    @property
     def n_waiting(self) -> int:
         """Requests that wait, preempted ones included."""
         return len(self._queues.waiting)
@@ -81,19 +87,21 @@ class VllmV0:
             ValueError: a victim should be swapped out, but ``n_cpu_blocks`` are used up.
         """
         settings = self._settings
-        now = Composition(settings, relieve, settings.max_num_batched_tokens, settings.max_num_seqs)
+        now = Composition(settings, relieve)
+        step = now.step
         self._is_composing, self._has_retired = True, False
         if settings.chunked_prefill:
             self._compose_chunked(now)
         else:
             self._compose_whole(now)
         self._is_composing = False
-        self._queue_victims(now.step)
-        if self._tables.caches:
-            self._tables.composed((seq for seq, _ in now.step.rows), now_ns)
-        if not now.step.runs:
-            self._checks.put((), now.step.dropped)
-        return now.step
+        if self._queues.victims:
+            self._queue_victims(step)
+        if settings.prefix_caching:
+            self._tables.composed((seq for seq, _ in step.rows), now_ns)
+        if not (step.decodes or step.prefills):
+            self._checks.put((), step.dropped)  # it will not run
+        return step
 
     def n_repeats(self, step: Step, at_most: int) -> int:
         """How often the step can run in a row, the first time included; see ``Scheduler``.
@@ -122,25 +130,31 @@ class VllmV0:
 
     def ran(self, step: Step, n_steps: int, last_composed_ns: int, stopped: Seq[Sequence]) -> None:
         """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order."""
-        for prefill in step.prefills:
-            _compute(prefill)
         for seq in stopped:
             seq.has_stopped = True
-        sampled = [prefill.seq for prefill in step.prefills if prefill.samples]
-        for seq in sampled:
-            seq.n_output += 1
-            seq.awaits_check = True
-        if step.pace is not None:
-            self._decoded_together(step, n_steps, sampled, stopped)
-        else:
+        sampled = self._computed(step.prefills) if step.prefills else []
+        if step.pace is None:
             self._checks.put([*sampled, *self._decoded(step, n_steps, last_composed_ns)], step.dropped)
-
-    def _decoded_together(self, step: Step, n_steps: int, sampled: Seq[Sequence], stopped: Seq[Sequence]) -> None:
+            return
         if n_steps > 1:
             self._lockstep.take_slots(n_steps - 1)
         self._lockstep.advance(n_steps)
-        members = stopped[sum(seq.has_stopped for seq in sampled) :]  # prefills run first
+        members = [seq for seq in stopped if seq not in sampled] if sampled else stopped
         self._checks.put_members(members, sampled, step.dropped)
+
+    def _computed(self, prefills: Seq[Prefill]) -> list[Sequence]:
+        """Enter what was computed of prompts; those whose first token came."""
+        sampled: list[Sequence] = []
+        for prefill in prefills:
+            seq, first = prefill.seq, prefill.seq.n_computed + prefill.n_cached
+            seq.n_computed = n_computed = first + prefill.n_tokens
+            seq.n_hit_tokens += prefill.n_cached
+            seq.n_recomputed += max(0, min(n_computed, seq.n_once_computed) - first)
+            if prefill.samples:
+                seq.n_output += 1
+                seq.awaits_check = True
+                sampled.append(seq)
+        return sampled
 
     def _decoded(self, step: Step, n_steps: int, last_composed_ns: int) -> list[Sequence]:
         # A sequence that had finished ran once more for nothing (see ``async_output``).
@@ -203,7 +217,7 @@ class VllmV0:
         if not step.preempted:
             returned = schedule_swapped(now, queues, tables)
             queues.running += returned.decodes
-            step.decodes += returned.decodes
+            step.decodes = [*continued.decodes, *returned.decodes]
 
     def _compose_chunked(self, now: Composition) -> None:
         """What runs goes on, then swapped sequences return, then waiting ones start with what is left."""
@@ -226,23 +240,24 @@ class VllmV0:
         It is what ``schedule_running`` does where nobody is short, too long or out of budget,
         and ``schedule_swapped`` where nobody is swapped out.
         """
-        running, lockstep = self._queues.running, self._lockstep
-        n_tokens_left = now.n_tokens_left - len(running) if now.settings.chunked_prefill else 0
-        if not (running and self._in_lockstep) or self._queues.swapped or n_tokens_left < 0:
+        running, step = self._queues.running, now.step
+        if not running:
+            return False
+        joined = self._lockstep.step(running) if self._fits_lockstep(now) else None
+        if joined is None:
             self._checks.dissolve()
             return False
-        joined = lockstep.gather(running)
-        if joined is None or lockstep.n_steps_to_limit < 1 or not lockstep.fits(self.pool.n_free):
-            self._checks.dissolve()
-            return False
-        step = now.step
-        step.decodes, step.pace, step.joined = running.copy(), lockstep.pace, joined
-        step.n_context_tokens = lockstep.n_context_tokens
-        lockstep.take_slots(1)
-        if now.settings.chunked_prefill:
-            now.n_tokens_left = n_tokens_left
+        step.decodes, step.pace, step.joined = running.copy(), self._lockstep.pace, joined
+        step.n_context_tokens = self._lockstep.n_context_tokens
+        if self._settings.chunked_prefill:
+            now.n_tokens_left -= len(running)
             now.n_seqs_left -= len(running)
         return True
+
+    def _fits_lockstep(self, now: Composition) -> bool:
+        if not self._in_lockstep or self._queues.swapped:
+            return False
+        return not self._settings.chunked_prefill or len(self._queues.running) <= now.n_tokens_left
 
     def _forget_ended(self, gone: Seq[Sequence]) -> None:
         """Take them out of the running queue, which a step under way may still hold as it was."""
@@ -276,10 +291,3 @@ def _reorder(queues: Queues, continued: Continued, returned: Continued) -> None:
         *(prefill.seq for prefill in continued.prefills if prefill.samples),
         *(prefill.seq for prefill in continued.prefills if not prefill.samples),
     ]
-
-
-def _compute(prefill: Prefill) -> None:
-    seq, first = prefill.seq, prefill.seq.n_computed + prefill.n_cached
-    seq.n_computed = first + prefill.n_tokens
-    seq.n_hit_tokens += prefill.n_cached
-    seq.n_recomputed += max(0, min(seq.n_computed, seq.n_once_computed) - first)
