@@ -269,12 +269,12 @@ class Engine:
         scheduler.ran(step, n_steps, last_composed_ns, self._stopped(lane, step, n_steps))
         self._journal.ran(lane.index, batch, report)
         self._date_tokens(lane, step, report)
-        if self._policy.lends:
-            _measure(lane, step, report)
         if not scheduler.is_async:
             self._retire(lane)
         self._drain(lane)
-        self._relief.publish_landed()
+        if self._policy.lends:
+            _measure(lane, step, report)
+            self._relief.publish_landed()
         if self._use_every_ns and end_ns >= self._next_use_ns:
             self._next_use_ns = end_ns + self._use_every_ns
             self._relief.publish_use()
@@ -299,11 +299,13 @@ class Engine:
         Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
         """
         clock, pace, has_prefill = self._tokens[lane.index], step.pace, bool(step.prefills)
-        seqs = [prefill.seq for prefill in step.prefills if prefill.samples]
+        seqs: list[Sequence] = []
+        if has_prefill:
+            seqs = [prefill.seq for prefill in step.prefills if prefill.samples]
         if pace is None:
             seqs += [seq for seq in step.decodes if seq.state is State.RUNNING]
         elif pace.n_members:
-            joined = [seq for seq in step.joined if seq.state is State.RUNNING]
+            joined = [seq for seq in step.joined if seq.state is State.RUNNING] if step.joined else ()
             clock.sampled_in_step(pace, joined, report, has_prefill=has_prefill)
             self._last_progress_step = self.n_steps
         if seqs:

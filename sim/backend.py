@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from math import inf
+from typing import cast
 
 import simpy
 
@@ -106,8 +106,9 @@ class SimBackend:
             raise ValueError(f"lane {lane}: a batch with prefill tokens cannot repeat")
         self._busy.add(lane)
         start_ns = self.now_ns
-        remap_ns = max(0, self._fence_ns - start_ns) + self._remap_ns
-        self._remap_ns = 0
+        remap_ns, self._remap_ns = self._remap_ns, 0
+        if self._fence_ns > start_ns:
+            remap_ns += self._fence_ns - start_ns
         ready_ns = start_ns + remap_ns
         if batch.swap_out_bytes or batch.swap_in_bytes:
             ready_ns = self._swap(batch, ready_ns)
@@ -124,22 +125,17 @@ class SimBackend:
             swap_ns=ready_ns - start_ns - remap_ns,
             remap_ns=remap_ns,
         )
-        finish = self._env.timeout(report.ends_ns[-1] - start_ns, report)
-        assert finish.callbacks is not None
-        finish.callbacks.append(self._finish)
+        simpy.Timeout(self._env, ends_ns[-1] - start_ns, report).callbacks.append(self._finish)
 
     def _finish(self, event: simpy.Event) -> None:
-        report: object = event.value
-        assert isinstance(report, StepReport)
-        self._finished.append(report)
+        self._finished.append(cast("StepReport", event.value))
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         """Run SimPy to the next finished submission, else to ``until_ns`` exactly."""
         if until_ns is None and not self._busy:
             raise ValueError("nothing is in flight; name a time to advance to")
         env, finished = self._env, self._finished
-        horizon_ns = inf if until_ns is None else until_ns
-        while not finished and env.peek() <= horizon_ns:
+        while not finished and (until_ns is None or env.peek() <= until_ns):
             env.step()
         if finished:
             report = finished.popleft()
@@ -178,9 +174,8 @@ class SimBackend:
         host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
         if n_steps > 1:  # later steps are no shorter than the first, so more cannot begin before stop_ns
             first_ns = host_ns + n_layers * compute.layer_ns(work) + head_ns
-            n_steps = min(n_steps, max(0, stop_ns - start_ns) // max(1, first_ns) + 1)
+            n_steps = min(n_steps, max(0, stop_ns - start_ns) // (first_ns or 1) + 1)
         layers_ns = compute.repeated_layer_ns(work, n_steps)
         ends_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
-        n_done = len(ends_ns)
-        compute_ns = [n_layers * layer_ns for layer_ns in layers_ns[:n_done]]
-        return ends_ns, compute_ns, stalls_ns, [host_ns + head_ns] * n_done
+        compute_ns = [n_layers * layer_ns for layer_ns in layers_ns]
+        return ends_ns, compute_ns[: len(ends_ns)], stalls_ns, [host_ns + head_ns] * len(ends_ns)

@@ -84,7 +84,9 @@ class Pipeline:
         if not self._homes.cycling and not self._link.slows:
             n_layers, rest_ns = len(self._layer_bytes), before_ns + after_ns
             ends_ns = list(accumulate([n_layers * layer_ns + rest_ns for layer_ns in layers_ns], initial=start_ns))
-            ends_ns = ends_ns[1 : bisect_left(ends_ns, stop_ns, 1) + 1]
+            del ends_ns[0]
+            if len(ends_ns) > 1 and ends_ns[-2] >= stop_ns:
+                del ends_ns[bisect_left(ends_ns, stop_ns) + 1 :]
             return ends_ns, [0] * len(ends_ns)
         ends_ns, stalls_ns, now_ns = list[int](), list[int](), start_ns
         for layer_ns in layers_ns:

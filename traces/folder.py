@@ -14,18 +14,21 @@ its tables are read from the parts that it left.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from traces.gaps import histogram
+import numpy as np
+
+from traces.arrays import values_in
+from traces.gaps import combined
 from traces.grid import Grid, Scalar, named, of_system, of_workload
-from traces.rows import ROW_TYPES
-from traces.tables import read_table
+from traces.rows import ROW_TYPES, TableName, columns_of
+from traces.tables import Combine, read_table, stored
 
 if TYPE_CHECKING:
-    from traces.tables import Frame
+    from traces.tables import Columns, Frame
 
 SCHEMA_VERSION = 1
 """Of run.json and the tables; raised when a reader of the old ones would misread the new."""
@@ -87,39 +90,73 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTables:
-    """A run read back. A table that was not kept is ``None``; ``reason`` says why a run is incomplete."""
+    """A run in its folder; a table is read each time it is asked for.
 
+    Attributes:
+        reason: why it is incomplete.
+        kept: the names of its tables.
+    """
+
+    folder: Path
     info: RunInfo
     state: State
     reason: str | None
-    requests: Frame
-    gaps: Frame
-    steps: Frame | None
-    decisions: Frame | None
-    memory: Frame | None
+    kept: tuple[TableName, ...]
+
+    @property
+    def requests(self) -> Frame:
+        """One row a request, for pandas."""
+        return self._frame("requests")
+
+    @property
+    def gaps(self) -> Frame:
+        """The histogram of the gaps between tokens, for pandas."""
+        return self._frame("gaps")
+
+    @property
+    def steps(self) -> Frame | None:
+        """One row a step, for pandas; ``None`` if the table was not kept."""
+        return self._frame("steps") if "steps" in self.kept else None
+
+    @property
+    def decisions(self) -> Frame | None:
+        """One row a question to the policy, for pandas; ``None`` if the table was not kept."""
+        return self._frame("decisions") if "decisions" in self.kept else None
+
+    @property
+    def memory(self) -> Frame | None:
+        """Who holds HBM, a row each time that changes, for pandas; ``None`` if the table was not kept."""
+        return self._frame("memory") if "memory" in self.kept else None
+
+    def columns(self, name: TableName, only: Sequence[str]) -> Columns:
+        """Read some columns of a table, numbers or labels, without pandas."""
+        pieces = list(self.pieces(name, only))
+        return {column: np.concatenate([piece[column] for piece in pieces]) for column in only}
+
+    def pieces(self, name: TableName, only: Sequence[str]) -> Iterator[Columns]:
+        """Read some columns of a table in one piece or more, so that they need not fit in memory, without pandas."""
+        row_type = ROW_TYPES[name]
+        of = {column.name: column for column in columns_of(row_type)}
+        for piece in stored(self.folder, name, row_type, only=only, combine=_combine(name)):
+            yield {column: values_in(of[column], piece[column]) for column in only}
+
+    def _frame(self, name: TableName) -> Frame:
+        return read_table(self.folder, name, ROW_TYPES[name], combine=_combine(name))
 
 
 def read_run(folder: Path) -> RunTables:
-    """Read a run folder; of one that died, what it left.
+    """Find a run in its folder; of one that died, what it left.
 
     Raises:
         ValueError: the folder holds no run, or one of another schema version.
     """
     header = _read_header(folder)
-    info = _info_from(header)
-    frames = {
-        name: read_table(folder, name, ROW_TYPES[name], combine=histogram if name == "gaps" else None)
-        for name in header["tables"]
-    }
     return RunTables(
-        info=info,
+        folder=folder,
+        info=_info_from(header),
         state=header["state"],
         reason=header["reason"],
-        requests=frames["requests"],
-        gaps=frames["gaps"],
-        steps=frames.get("steps"),
-        decisions=frames.get("decisions"),
-        memory=frames.get("memory"),
+        kept=tuple(header["tables"]),
     )
 
 
@@ -164,6 +201,10 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(path)
+
+
+def _combine(name: TableName) -> Combine | None:
+    return combined if name == "gaps" else None
 
 
 def _info_from(header: Mapping[str, Any]) -> RunInfo:

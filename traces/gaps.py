@@ -4,30 +4,82 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from traces.tables import ArrowTable
+from policies.journal import GapCause
+from traces.arrays import ArrowTable, Labels, codes_in, integers, labels_of, numbers_in, table_of
+from traces.rows import GapRow, columns_of, label
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from traces.arrays import Values
+
+    Ints = npt.NDArray[np.int64]
+
+CAUSES = sorted(label(cause) for cause in GapCause)
+"""In the order in which the table has them."""
+
+_DIGIT_BITS = 16
+_INT64 = np.iinfo(np.int64)
 
 
-def histogram(rows: ArrowTable) -> ArrowTable:
-    """Add up the counts of equal (model, cause, gap_ns), and sort by these.
+@dataclass(slots=True)
+class GapRuns:
+    """Gaps as they were told, some at a time, in flat lists: a submission tells one or two such runs.
 
-    By numpy: pyarrow's own grouping takes more memory, at the end of a run when it is scarcest.
+    Attributes:
+        causes: of each run.
+        facts: of each run its model, how many gaps it has, and how often each of them occurred.
+        gaps_ns: of one run after the other.
     """
-    import pyarrow as pa
 
-    if not len(rows):
-        return rows
-    causes = rows["cause"].combine_chunks().dictionary_encode()
-    by_name = np.argsort(np.argsort(causes.dictionary.to_pylist()))
-    cause = by_name[causes.indices.to_numpy()]
-    model, gap_ns, n = (rows[name].to_numpy() for name in ("model", "gap_ns", "n"))
-    order = np.lexsort((gap_ns, cause, model))
-    is_first = np.zeros(len(rows), np.bool_)
-    is_first[0] = True
-    for key in (model, cause, gap_ns):
-        is_first[1:] |= np.diff(key[order]) != 0
-    first = np.flatnonzero(is_first)
-    counts = np.add.reduceat(n[order], first)
-    kept = rows.take(pa.array(order[first]))
-    return kept.set_column(rows.schema.get_field_index("n"), rows.schema.field("n"), pa.array(counts)).combine_chunks()
+    causes: list[GapCause] = field(default_factory=list[GapCause])
+    facts: list[int] = field(default_factory=list[int])
+    gaps_ns: list[int] = field(default_factory=list[int])
+
+    def __len__(self) -> int:
+        return len(self.gaps_ns)
+
+
+def counted(runs: GapRuns) -> list[Values]:
+    """Add up what was told: the columns of ``GapRow``, sorted by (model, cause, gap_ns)."""
+    model, n_gaps, n = integers(runs.facts).reshape(-1, 3).T
+    causes = labels_of(runs.causes)
+    rank = np.array([CAUSES.index(word) for word in causes.words])[causes.codes]
+    kind = np.repeat(model * len(CAUSES) + rank, n_gaps)
+    return _histogram(kind, integers(runs.gaps_ns), np.repeat(n, n_gaps))
+
+
+def combined(rows: ArrowTable) -> ArrowTable:
+    """Add up rows of equal (model, cause, gap_ns), and sort by these."""
+    kind = numbers_in(rows["model"]) * len(CAUSES) + codes_in(rows["cause"], CAUSES)
+    return table_of(columns_of(GapRow), _histogram(kind, numbers_in(rows["gap_ns"]), numbers_in(rows["n"])))
+
+
+def _histogram(kind: Ints, gap_ns: Ints, n: Ints) -> list[Values]:
+    """Add up the counts of equal gaps of one kind (model and cause)."""
+    order = increasing(gap_ns, kind)
+    kind, gap_ns = kind[order], gap_ns[order]
+    first = np.flatnonzero(np.append(True, (np.diff(kind) != 0) | (np.diff(gap_ns) != 0))[: len(order)])
+    model, rank = np.divmod(kind[first], len(CAUSES))
+    counts = np.add.reduceat(n[order], first) if len(first) else n
+    return [model, Labels(rank.astype(np.int32), CAUSES), gap_ns[first], counts]
+
+
+def increasing(*keys: Ints) -> Ints:
+    """Find the order of rows by their keys, the last key first, as ``numpy.lexsort`` does.
+
+    By 16 bits of a key after the other, which numpy sorts by counting: of 2**18 gaps this
+    takes 25 ns each, ``numpy.argsort`` takes 59.
+    """
+    order = np.arange(len(keys[0]))
+    for key in keys:
+        above_least = key - key.min(initial=_INT64.max)
+        for shift in range(0, int(above_least.max(initial=0)).bit_length(), _DIGIT_BITS):
+            digit = (above_least >> shift).astype(np.uint16)
+            order = order[np.argsort(digit[order], kind="stable")]
+    return order

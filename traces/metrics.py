@@ -10,12 +10,14 @@ Rules:
 - **Throughput** is the tokens of finished requests over the makespan, from the first
   arrival to the last finish of the whole run, so that models add up.
 - **Lends and reverts** are loans that a change of target begins and ends; a **flip** is
-  a home lent again within a second of its return.
+  a home lent again within a second of its return (``traces/loans.py``).
+
+What a run did not keep is absent from its figures: without ``steps`` the busy and the
+stalled time, without ``memory`` the peak of what was lent, without ``decisions`` the loans.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,19 +28,32 @@ import numpy as np
 from policies.journal import GapCause
 from policies.types import NS_PER_S
 from traces.folder import RunTables, State, read_json, read_run, write_json
-from traces.tables import above, ints, present, texts, where
+from traces.loans import Loan, loans_of, n_flips
+from traces.rows import label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from traces.tables import Frame
+    from traces.tables import Columns
 
     Ints = npt.NDArray[np.int64]
 
-FLIP_NS = NS_PER_S
-"""Ours: a home lent again within this time of its return should not have been returned."""
+_CAUSES = tuple(label(cause) for cause in GapCause)
 
-_CAUSES = tuple(cause.name.lower() for cause in GapCause)
+_OF_A_REQUEST = (
+    "model",
+    "arrival_ns",
+    "n_prompt_tokens",
+    "n_output_tokens",
+    "first_token_ns",
+    "finish_ns",
+    "outcome",
+    "n_preemptions",
+    "n_recomputed_tokens",
+    "n_hit_tokens",
+    "mean_gap_ns",
+    "max_gap_ns",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,37 +120,40 @@ class Summary:
     by_model: tuple[Figures, ...]
 
 
-def quantiles(values: Ints, weights: Ints, per_mille: tuple[int, ...]) -> tuple[int, ...]:
+def quantiles(values: Ints, weights: Ints | None, per_mille: tuple[int, ...]) -> tuple[int, ...]:
     """Find weighted quantiles: for each the smallest value whose cumulative weight reaches it.
 
     Args:
         values: (n,), in any order, n >= 1.
-        weights: (n,), positive; a value of weight w counts as w equal values.
+        weights: (n,), positive; a value of weight w counts as w equal values. ``None``: each counts once.
         per_mille: shares in thousandths, 1..1000; integers, so that no rounding decides.
     """
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
+    if weights is None:
+        ordered, reached = np.sort(values), np.arange(1, len(values) + 1)
+    else:
+        order = np.argsort(values, kind="stable")
+        ordered, reached = values[order], np.cumsum(weights[order])
     needed = np.array(per_mille) * reached[-1]
-    return tuple(values[order][np.searchsorted(reached * 1000, needed)].tolist())
+    return tuple(ordered[np.searchsorted(reached * 1000, needed)].tolist())
 
 
 def spread(values: Ints, weights: Ints | None = None) -> Spread:
     """Describe a distribution; every value counts once without weights."""
-    counts = np.ones_like(values) if weights is None else weights
-    n = int(counts.sum())
+    n = len(values) if weights is None else int(weights.sum())
     if not n:
         return Spread(n=0, mean_ns=None, p50_ns=None, p90_ns=None, p99_ns=None, p999_ns=None)
-    p50, p90, p99, p999 = quantiles(values, counts, (500, 900, 990, 999))
-    return Spread(n=n, mean_ns=int(values @ counts) / n, p50_ns=p50, p90_ns=p90, p99_ns=p99, p999_ns=p999)
+    p50, p90, p99, p999 = quantiles(values, weights, (500, 900, 990, 999))
+    total_ns = int(values.sum() if weights is None else values @ weights)
+    return Spread(n=n, mean_ns=total_ns / n, p50_ns=p50, p90_ns=p90, p99_ns=p99, p999_ns=p999)
 
 
 def summarise(run: RunTables) -> Summary:
     """Work out the figures of a run by the rules above."""
-    makespan_ns = _makespan_ns(run.requests)
-    changes = None if run.decisions is None else _loan_changes(run.decisions)
-    scopes: list[tuple[int, ...]] = [(model,) for model in range(len(run.info.models))]
-    total, *by_model = (_figures(run, scope, makespan_ns, changes) for scope in [sum(scopes, ()), *scopes])
-    return Summary(state=run.state, total=total, by_model=tuple(by_model))
+    facts = _facts(run)
+    singles = [(model,) for model in range(len(run.info.models))]
+    every = tuple(model for (model,) in singles)
+    of = {scope: _figures(facts, scope) for scope in dict.fromkeys([every, *singles])}
+    return Summary(state=run.state, total=of[every], by_model=tuple(of[single] for single in singles))
 
 
 def write_summary(folder: Path) -> Summary:
@@ -168,103 +186,110 @@ def _figures_from(document: Mapping[str, Any]) -> Figures:
     return Figures(**given)
 
 
-def _makespan_ns(requests: Frame) -> int | None:
-    finished = where(requests, "outcome", ["finished"])
-    if not len(finished):
-        return None
-    return int(ints(finished, "finish_ns").max() - ints(requests, "arrival_ns").min())
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What figures are worked out from. ``None``: the table was not kept.
+
+    Attributes:
+        requests, gaps, memory: columns of these tables.
+        makespan_ns: ``None`` if nothing finished.
+        busy_ns, stall_ns: of the steps of each model.
+        loans: of every model, as they begin and end.
+    """
+
+    requests: Columns
+    gaps: Columns
+    memory: Columns | None
+    makespan_ns: int | None
+    busy_ns: Sequence[int] | None
+    stall_ns: Sequence[int] | None
+    loans: Sequence[Loan] | None
 
 
-def _figures(
-    run: RunTables, models: tuple[int, ...], makespan_ns: int | None, loans: Sequence[_Loan] | None
-) -> Figures:
-    requests = where(run.requests, "model", models)
-    finished = where(requests, "outcome", ["finished"])
-    dropped = where(requests, "outcome", ["dropped"])
-    spoke = present(finished, "mean_gap_ns")
-    gaps = where(run.gaps, "model", models)
-    gap = spread(ints(gaps, "gap_ns"), ints(gaps, "n"))
-    n_output = int(ints(finished, "n_output_tokens").sum())
-    n_total = n_output + int(ints(finished, "n_prompt_tokens").sum())
-    steps = None if run.steps is None else where(run.steps, "model", models)
-    memory = None if run.memory is None else where(run.memory, "model", models)
-    own = None if loans is None else [loan for loan in loans if loan.lender in models]
-    return Figures(
-        n_finished=len(finished),
-        n_dropped=len(dropped),
-        n_unfinished=len(requests) - len(finished) - len(dropped),
-        ttft=spread(ints(finished, "first_token_ns") - ints(finished, "arrival_ns")),
-        gap=gap,
-        mean_gap=spread(ints(spoke, "mean_gap_ns")),
-        max_gap=spread(ints(spoke, "max_gap_ns")),
-        gap_share=_share_by_cause(gaps),
-        tail_share=_share_by_cause(above(gaps, "gap_ns", gap.p99_ns or 0)),
-        output_tokens_per_s=None if not makespan_ns else n_output * NS_PER_S / makespan_ns,
-        total_tokens_per_s=None if not makespan_ns else n_total * NS_PER_S / makespan_ns,
-        n_preemptions=int(ints(requests, "n_preemptions").sum()),
-        n_recomputed_tokens=int(ints(requests, "n_recomputed_tokens").sum()),
-        n_hit_tokens=int(ints(requests, "n_hit_tokens").sum()),
-        peak_lent_bytes=None if memory is None else _peak_lent_bytes(memory),
-        n_lends=None if own is None else sum(loan.begins for loan in own),
-        n_reverts=None if own is None else sum(not loan.begins for loan in own),
-        n_flips=None if own is None else _n_flips(own),
-        busy_ns=None if steps is None else int((ints(steps, "end_ns") - ints(steps, "start_ns")).sum()),
-        stall_ns=None if steps is None else int(ints(steps, "stall_ns").sum()),
+def _facts(run: RunTables) -> _Facts:
+    requests = run.columns("requests", _OF_A_REQUEST)
+    busy_ns, stall_ns = _step_sums(run) if "steps" in run.kept else (None, None)
+    return _Facts(
+        requests=requests,
+        gaps=run.columns("gaps", ("model", "cause", "gap_ns", "n")),
+        memory=run.columns("memory", ("at_ns", "model", "lent_bytes")) if "memory" in run.kept else None,
+        makespan_ns=_makespan_ns(requests),
+        busy_ns=busy_ns,
+        stall_ns=stall_ns,
+        loans=loans_of(run) if "decisions" in run.kept else None,
     )
 
 
-def _share_by_cause(gaps: Frame) -> dict[str, float]:
-    counts = {cause: int(ints(where(gaps, "cause", [cause]), "n").sum()) for cause in _CAUSES}
+def _makespan_ns(requests: Columns) -> int | None:
+    finish_ns = requests["finish_ns"][requests["outcome"] == "finished"]
+    return int(finish_ns.max() - requests["arrival_ns"].min()) if len(finish_ns) else None
+
+
+def _step_sums(run: RunTables) -> tuple[list[int], list[int]]:
+    """Add up duration and stalls of the steps of each model."""
+    busy_ns, stall_ns = [0] * len(run.info.models), [0] * len(run.info.models)
+    for steps in run.pieces("steps", ("model", "start_ns", "end_ns", "stall_ns")):
+        lasted_ns = steps["end_ns"] - steps["start_ns"]
+        for model in range(len(run.info.models)):
+            own = steps["model"] == model
+            busy_ns[model] += int(lasted_ns[own].sum())
+            stall_ns[model] += int(steps["stall_ns"][own].sum())
+    return busy_ns, stall_ns
+
+
+def _figures(facts: _Facts, models: tuple[int, ...]) -> Figures:
+    requests = _of_models(facts.requests, models)
+    finished = _rows(requests, requests["outcome"] == "finished")
+    spoke = _rows(finished, finished["n_output_tokens"] > 1)
+    n_dropped = int((requests["outcome"] == "dropped").sum())
+    gaps = _of_models(facts.gaps, models)
+    gap = spread(gaps["gap_ns"], gaps["n"])
+    n_finished, n_output = len(finished["model"]), int(finished["n_output_tokens"].sum())
+    n_total = n_output + int(finished["n_prompt_tokens"].sum())
+    own = None if facts.loans is None else [loan for loan in facts.loans if loan.lender in models]
+    return Figures(
+        n_finished=n_finished,
+        n_dropped=n_dropped,
+        n_unfinished=len(requests["model"]) - n_finished - n_dropped,
+        ttft=spread(finished["first_token_ns"] - finished["arrival_ns"]),
+        gap=gap,
+        mean_gap=spread(spoke["mean_gap_ns"]),
+        max_gap=spread(spoke["max_gap_ns"]),
+        gap_share=_share_by_cause(gaps),
+        tail_share=_share_by_cause(_rows(gaps, gaps["gap_ns"] > (gap.p99_ns or 0))),
+        output_tokens_per_s=None if not facts.makespan_ns else n_output * NS_PER_S / facts.makespan_ns,
+        total_tokens_per_s=None if not facts.makespan_ns else n_total * NS_PER_S / facts.makespan_ns,
+        n_preemptions=int(requests["n_preemptions"].sum()),
+        n_recomputed_tokens=int(requests["n_recomputed_tokens"].sum()),
+        n_hit_tokens=int(requests["n_hit_tokens"].sum()),
+        peak_lent_bytes=None if facts.memory is None else _peak_lent_bytes(_of_models(facts.memory, models)),
+        n_lends=None if own is None else sum(loan.begins for loan in own),
+        n_reverts=None if own is None else sum(not loan.begins for loan in own),
+        n_flips=None if own is None else n_flips(own),
+        busy_ns=None if facts.busy_ns is None else sum(facts.busy_ns[model] for model in models),
+        stall_ns=None if facts.stall_ns is None else sum(facts.stall_ns[model] for model in models),
+    )
+
+
+def _rows(columns: Columns, chosen: npt.NDArray[np.bool_]) -> Columns:
+    return columns if chosen.all() else {name: column[chosen] for name, column in columns.items()}
+
+
+def _of_models(columns: Columns, models: tuple[int, ...]) -> Columns:
+    return _rows(columns, np.isin(columns["model"], models))
+
+
+def _share_by_cause(gaps: Columns) -> dict[str, float]:
+    counts = {cause: int(gaps["n"][gaps["cause"] == cause].sum()) for cause in _CAUSES}
     n = sum(counts.values())
     return {cause: count / n for cause, count in counts.items()} if n else {}
 
 
-def _peak_lent_bytes(memory: Frame) -> int:
+def _peak_lent_bytes(memory: Columns) -> int:
     """Highest sum over models, each holding its last value; rows of one instant count together."""
-    at_ns, models, lent = (ints(memory, name) for name in ("at_ns", "model", "lent_bytes"))
+    at_ns, models, lent = (memory[name] for name in ("at_ns", "model", "lent_bytes"))
     change = np.empty_like(lent)
     for model in np.unique(models):
         change[models == model] = np.diff(lent[models == model], prepend=0)
     last_of_instant = np.append(at_ns[1:] != at_ns[:-1], True)[: len(at_ns)]
     return int(np.cumsum(change)[last_of_instant].max(initial=0))
-
-
-@dataclass(frozen=True, slots=True)
-class _Loan:
-    """A loan of a home that begins or ends."""
-
-    at_ns: int
-    lender: int
-    home: int
-    begins: bool
-
-
-def _loan_changes(decisions: Frame) -> list[_Loan]:
-    """Every loan that a decision ended or began, in this order within one decision."""
-    changes = where(decisions, "changed", [True])
-    found: list[_Loan] = []
-    for at_ns, view, targets in zip(
-        ints(changes, "at_ns").tolist(), texts(changes, "view"), texts(changes, "targets"), strict=True
-    ):
-        for lender, (model, target) in enumerate(zip(json.loads(view)["models"], json.loads(targets), strict=True)):
-            before, after = _loans(model["residency"]["loans"]), _loans(target["loans"])
-            found += [_Loan(at_ns, lender, home, begins=False) for home, _ in sorted(before - after)]
-            found += [_Loan(at_ns, lender, home, begins=True) for home, _ in sorted(after - before)]
-    return found
-
-
-def _loans(loans: Sequence[Mapping[str, int]]) -> set[tuple[int, int]]:
-    return {(loan["home"], loan["borrower"]) for loan in loans}
-
-
-def _n_flips(loans: Sequence[_Loan]) -> int:
-    """Loans that begin within ``FLIP_NS`` of the same home's return; a handover at one instant is none."""
-    returned_ns: dict[tuple[int, int], int] = {}
-    n_flips = 0
-    for loan in loans:
-        home = (loan.lender, loan.home)
-        if loan.begins:
-            n_flips += home in returned_ns and 0 < loan.at_ns - returned_ns[home] <= FLIP_NS
-        else:
-            returned_ns[home] = loan.at_ns
-    return n_flips

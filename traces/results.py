@@ -1,4 +1,8 @@
-"""Keeps what a run tells as a folder of tables, written while it runs (see ``traces/folder.py``)."""
+"""Keeps what a run tells as a folder of tables, written while it runs (see ``traces/folder.py``).
+
+A run tells some ten facts a request, so a fact costs a few appends to flat lists here; rows
+are made of thousands of them at a time, in another thread (see ``traces/feed.py``).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from policies.backend import Batch, StepReport
 from policies.decision import Decision
@@ -18,22 +23,47 @@ from policies.journal import GapCause, HbmUse
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence
 from policies.view import MemoryView
+from traces.feed import Feed, Worker
 from traces.folder import SCHEMA_VERSION, RunInfo, State, write_json
-from traces.gaps import histogram
+from traces.gaps import GapRuns, combined, counted
 from traces.provenance import commit, versions
-from traces.rows import ROW_TYPES, DecisionRow, GapRow, MemoryRow, RequestRow, StepRow, TableName
+from traces.rows import ROW_TYPES, TableName, label
+from traces.steps import StepRuns, each_step
 from traces.tables import TableWriter
 
-ROWS_PER_PART = 2**15
-"""Bounds what waits in memory to some MiB a table."""
+if TYPE_CHECKING:
+    from traces.arrays import Values
 
-Row = TypeVar("Row")
+    Rows = list[tuple[Any, ...]]
+
+ROWS_PER_PART = 2**17
+"""What a run that dies loses at most of a table; also the rows of a row group."""
+
+MOST_TOLD = 2**15
+"""Rows of a table that wait as Python objects: bounds them to some MiB."""
+
+_request_facts = attrgetter(
+    "request.request_id",
+    "request.arrival_ns",
+    "request.n_prompt_tokens",
+    "n_output",
+    "request.max_output_tokens",
+    "first_token_ns",
+    "last_token_ns",
+    "finish_ns",
+    "state",
+    "n_preemptions",
+    "n_recomputed",
+    "n_hit_tokens",
+    "max_gap_ns",
+)
+_use_facts = attrgetter(*(item.name for item in fields(HbmUse)))
 
 
 class RunWriter:
     """Keeps what a run tells (``policies.journal.Journal``) in a folder.
 
-    Used as a context manager: leaving it merges the tables and marks the run complete,
+    Used as a context manager: leaving it ends the tables and marks the run complete,
     leaving it by an exception marks it incomplete with the reason and keeps what there is.
 
     Args:
@@ -59,8 +89,8 @@ class RunWriter:
                 f"results: tables={sorted(tables)} must be of {list(ROW_TYPES)} and keep requests and gaps"
             )
         self.folder = folder
-        self._tables = tables
         self._rows_per_part = rows_per_part
+        self._most_told = min(MOST_TOLD, rows_per_part)
         self._header = {
             "schema_version": SCHEMA_VERSION,
             **asdict(info),
@@ -70,12 +100,13 @@ class RunWriter:
             "started": _now(),
         }
         self._open_folder()
-        self._requests = TableWriter(folder, "requests", RequestRow, rows_per_part=rows_per_part)
-        self._gaps = TableWriter(folder, "gaps", GapRow, rows_per_part=rows_per_part, combine=histogram)
-        self._steps = self._optional("steps", StepRow)
-        self._decisions = self._optional("decisions", DecisionRow)
-        self._memory = self._optional("memory", MemoryRow)
-        self._last_use: dict[int, HbmUse] = {}
+        self._worker = Worker()
+        self._requests = Feed(self._table("requests"), self._worker, _no_rows, _request_columns)
+        self._gaps = Feed(self._table("gaps"), self._worker, GapRuns, counted)
+        self._steps = Feed(self._table("steps"), self._worker, StepRuns, each_step) if "steps" in tables else None
+        self._decisions = self._feed_of_rows("decisions") if "decisions" in tables else None
+        self._memory = self._feed_of_rows("memory") if "memory" in tables else None
+        self._last_use: dict[int, tuple[int, ...]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -83,9 +114,10 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for table in (self._requests, self._gaps, self._steps, self._decisions, self._memory):
-            if table is not None:
-                table.close()
+        for feed in (self._requests, self._gaps, self._steps, self._decisions, self._memory):
+            if feed is not None:
+                feed.close()
+        self._worker.stop()
         if error is None:
             self._write_header("complete")
         else:
@@ -98,68 +130,71 @@ class RunWriter:
         """Keep one row a step."""
         if self._steps is None:
             return
-        n_steps = len(report.ends_ns)
-        first_stall_ns = report.stall_ns[0] + report.swap_ns + report.remap_ns
-        self._steps.extend(
-            {
-                "model": [lane] * n_steps,
-                "start_ns": [report.start_ns, *report.ends_ns[:-1]],
-                "end_ns": report.ends_ns,
-                "n_prefill_tokens": [batch.work.n_prefill_tokens] * n_steps,
-                "n_decode_seqs": [batch.work.n_decode_seqs] * n_steps,
-                "stall_ns": [first_stall_ns, *report.stall_ns[1:]],
-            }
-        )
+        runs, work, ends_ns, stalls_ns = self._steps.told, batch.work, report.ends_ns, report.stall_ns
+        n_stalls = len(stalls_ns) if any(stalls_ns) else 0
+        if n_stalls:
+            runs.stalls_ns.extend(stalls_ns)
+        runs.ends_ns.extend(ends_ns)
+        n_prefill_tokens, n_decode_seqs = work.n_prefill_tokens, work.n_decode_seqs
+        waits_ns = report.swap_ns + report.remap_ns
+        runs.facts.extend((lane, n_prefill_tokens, n_decode_seqs, report.start_ns, len(ends_ns), waits_ns, n_stalls))
+        if len(runs.ends_ns) >= self._most_told:
+            self._steps.hand_over()
 
     def gaps(self, model: int, cause: GapCause, gaps_ns: Seq[int], n_requests: int) -> None:
         """Count each gap ``n_requests`` times."""
-        n = len(gaps_ns)
-        self._gaps.extend(
-            {"model": [model] * n, "cause": [_label(cause)] * n, "gap_ns": gaps_ns, "n": [n_requests] * n}
-        )
+        runs = self._gaps.told
+        runs.causes.append(cause)
+        runs.facts.extend((model, len(gaps_ns), n_requests))
+        runs.gaps_ns.extend(gaps_ns)
+        if len(runs.gaps_ns) >= self._most_told:
+            self._gaps.hand_over()
 
     def retired(self, lane: int, now_ns: int, seqs: Seq[Sequence], scheduler: Scheduler) -> None:  # noqa: ARG002
         """Keep one row a request."""
+        rows = self._requests.told
         for seq in seqs:
-            self._requests.append(_request_row(lane, seq))
+            rows.append((lane, *_request_facts(seq)))
+        if len(rows) >= self._most_told:
+            self._requests.hand_over()
 
     def outlived(self, lane: int, seqs: Iterable[Sequence]) -> None:
         """Keep one row for each request that is still there when the run ends."""
-        for seq in seqs:
-            self._requests.append(_request_row(lane, seq))
+        self._requests.told.extend((lane, *_request_facts(seq)) for seq in seqs)
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
         """Keep one row a question, with view and targets if it changed anything."""
         if self._decisions is None:
             return
-        row = DecisionRow(
-            at_ns=now_ns,
-            step=view.step,
-            ask=_label(view.ask),
-            asker=view.asker,
-            reason=_label(decision.reason),
-            n_short_blocks=view.n_short_blocks,
-            changed=changed,
-            refused=refused,
-            view=_json(view) if changed else None,
-            targets=_json(decision.targets) if changed else None,
-        )
-        self._decisions.append(row)
+        seen, wanted = (_json(view), _json(decision.targets)) if changed else (None, None)
+        asked = (now_ns, view.step, view.ask, view.asker, decision.reason, view.n_short_blocks)
+        self._add(self._decisions, (*asked, changed, refused, seen, wanted))
 
     def hbm(self, now_ns: int, uses: Seq[HbmUse]) -> None:
         """Keep a row for each model of which something changed."""
         if self._memory is None:
             return
         for use in uses:
-            if self._last_use.get(use.model) == use:
-                continue
-            self._last_use[use.model] = use
-            self._memory.append(_memory_row(now_ns, use))
+            facts = _use_facts(use)
+            if self._last_use.get(use.model) != facts:
+                self._last_use[use.model] = facts
+                self._add(self._memory, (now_ns, *facts))
 
-    def _optional(self, name: TableName, row_type: type[Row]) -> TableWriter[Row] | None:
-        if name not in self._tables:
-            return None
-        return TableWriter(self.folder, name, row_type, rows_per_part=self._rows_per_part)
+    def catch_up(self) -> None:
+        """Wait until all that makes whole parts is in its files."""
+        self._worker.catch_up()
+
+    def _add(self, feed: Feed[Rows], row: tuple[Any, ...]) -> None:
+        feed.told.append(row)
+        if len(feed.told) >= self._most_told:
+            feed.hand_over()
+
+    def _table(self, name: TableName) -> TableWriter:
+        combine = combined if name == "gaps" else None
+        return TableWriter(self.folder, name, ROW_TYPES[name], rows_per_part=self._rows_per_part, combine=combine)
+
+    def _feed_of_rows(self, name: TableName) -> Feed[Rows]:
+        return Feed(self._table(name), self._worker, _no_rows, _columns)
 
     def _open_folder(self) -> None:
         if (self.folder / "run.json").exists():
@@ -177,45 +212,25 @@ class RunWriter:
         write_json(self.folder / "run.json", {**self._header, "finished": finished, "state": state, "reason": reason})
 
 
-def _request_row(model: int, seq: Sequence) -> RequestRow:
-    mean_gap_ns = None
-    if seq.n_output > 1 and seq.first_token_ns is not None and seq.last_token_ns is not None:
-        mean_gap_ns = (seq.last_token_ns - seq.first_token_ns) // (seq.n_output - 1)
-    return RequestRow(
-        request_id=seq.request.request_id,
-        model=model,
-        arrival_ns=seq.request.arrival_ns,
-        n_prompt_tokens=seq.request.n_prompt_tokens,
-        n_output_tokens=seq.n_output,
-        max_output_tokens=seq.request.max_output_tokens,
-        first_token_ns=seq.first_token_ns,
-        finish_ns=seq.finish_ns,
-        outcome=_label(seq.state),
-        n_preemptions=seq.n_preemptions,
-        n_recomputed_tokens=seq.n_recomputed,
-        n_hit_tokens=seq.n_hit_tokens,
-        mean_gap_ns=mean_gap_ns,
-        max_gap_ns=None if mean_gap_ns is None else seq.max_gap_ns,
+def _no_rows() -> Rows:
+    return []
+
+
+def _columns(rows: Rows) -> list[Values]:
+    return list(zip(*rows, strict=True))
+
+
+def _request_columns(rows: Rows) -> list[Values]:
+    """Columns of ``RequestRow`` from the model and the facts of each sequence."""
+    model, number, arrival, n_prompt, n_output, max_output, first, last, finish, state, *counts, largest = zip(
+        *rows, strict=True
     )
-
-
-def _memory_row(at_ns: int, use: HbmUse) -> MemoryRow:
-    return MemoryRow(
-        at_ns=at_ns,
-        model=use.model,
-        resident_bytes=use.resident_bytes,
-        slot_bytes=use.slot_bytes,
-        loading_bytes=use.loading_bytes,
-        lent_bytes=use.lent_bytes,
-        n_base_blocks=use.n_base_blocks,
-        n_base_used=use.n_base_used,
-        n_lent_blocks=use.n_lent_blocks,
-        n_lent_used=use.n_lent_used,
-    )
-
-
-def _label(member: Enum) -> str:
-    return member.name.lower()
+    spans = zip(n_output, first, last, strict=True)
+    mean = [None if n < 2 or begun is None else (ended - begun) // (n - 1) for n, begun, ended in spans]
+    max_gap = [None if gap is None else longest for gap, longest in zip(mean, largest, strict=True)]
+    return [
+        number, model, arrival, n_prompt, n_output, max_output, first, finish, state, *counts, mean, max_gap
+    ]  # fmt: skip
 
 
 def _json(value: object) -> str:
@@ -227,7 +242,7 @@ def _as_json(value: object) -> object:
     if is_dataclass(value):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, Enum):
-        return _label(value)
+        return label(value)
     if isinstance(value, set | frozenset):
         return sorted(cast("frozenset[int]", value))
     raise TypeError(f"{type(value).__name__} in a decision cannot be kept; use dataclasses, enums, tuples and numbers")

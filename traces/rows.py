@@ -1,17 +1,18 @@
 """The tables of a run: one dataclass a table, one field a column, its unit in its name.
 
 Both worlds write the same columns. ``Int32`` is for counts and indices that fit,
-``int`` for nanoseconds and bytes; ``Label`` is one of a few words (an enum's name in
-lower case), ``Json`` a document.
+``int`` for nanoseconds and bytes; ``Label`` is a member of an enum, stored as its name in
+lower case; ``Json`` is a document.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 Int32 = Annotated[int, "int32"]
-Label = Annotated[str, "label"]
+Label = Annotated[Enum, "label"]
 Json = Annotated[str, "json"]
 
 Kind = Literal["int32", "int64", "bool", "label", "json"]
@@ -121,6 +122,11 @@ ROW_TYPES: dict[TableName, type] = {
     "memory": MemoryRow,
     "gaps": GapRow,
 }
+
+
+def label(member: Enum) -> str:
+    """Name a member of an enum as the tables do."""
+    return member.name.lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,30 +28,28 @@ class TokenClock:
 
     def sampled(self, seqs: Seq[Sequence], report: StepReport, *, has_prefill: bool) -> None:
         """Every one of ``seqs`` got one token at the end of each step of the report."""
-        later = _lengths(report.ends_ns)
         self._first(seqs, report, has_prefill)
-        largest_later = max(later, default=0)
-        for seq in seqs:
-            seq.max_gap_ns = max(seq.max_gap_ns, largest_later)
-            seq.last_token_ns = report.ends_ns[-1]
-        self._tell_later(later, report.stall_ns, len(seqs))
+        if len(report.ends_ns) > 1:
+            largest_ns = self._later(report, len(seqs))
+            for seq in seqs:
+                seq.max_gap_ns = max(seq.max_gap_ns, largest_ns)
+                seq.last_token_ns = report.ends_ns[-1]
 
     def sampled_in_step(self, pace: Pace, joined: Seq[Sequence], report: StepReport, *, has_prefill: bool) -> None:
         """Every member of a pace got one token at the end of each step; for some it is the first since they joined."""
-        n_others = pace.n_members - len(joined)
+        ends_ns, n_others = report.ends_ns, pace.n_members - len(joined)
         if n_others:
-            gap_ns = report.ends_ns[0] - pace.last_token_ns
-            self._journal.gaps(self._model, self._cause(pace.last_token_ns, report, has_prefill), (gap_ns,), n_others)
+            last_ns = pace.last_token_ns
+            gap_ns = ends_ns[0] - last_ns
+            self._journal.gaps(self._model, self._cause(last_ns, report, has_prefill), (gap_ns,), n_others)
             pace.note_gap(gap_ns)
         if joined:
             self._first(joined, report, has_prefill)
             for seq in joined:
                 seq.date_in_step(pace)
-        if len(report.ends_ns) > 1:
-            later = _lengths(report.ends_ns)
-            pace.note_gap(max(later))
-            self._tell_later(later, report.stall_ns, pace.n_members)
-        pace.last_token_ns = report.ends_ns[-1]
+        if len(ends_ns) > 1:
+            pace.note_gap(self._later(report, pace.n_members))
+        pace.last_token_ns = ends_ns[-1]
 
     def prefilled(self, end_ns: int) -> None:
         """A step with prefill tokens ended, whether or not it sampled."""
@@ -83,20 +81,17 @@ class TokenClock:
         waited_ns = report.stall_ns[0] + report.swap_ns + report.remap_ns
         return GapCause.FETCH if waited_ns else GapCause.DECODE
 
-    def _tell_later(self, gaps_ns: Seq[int], stall_ns: Seq[int], n_seqs: int) -> None:
-        if not gaps_ns:
-            return
-        stalls_ns = stall_ns[1:]
-        if not any(stalls_ns):
+    def _later(self, report: StepReport, n_seqs: int) -> int:
+        """Tell the gap of every step but the first, which is its duration; returns the largest."""
+        ends_ns, stalls_ns = report.ends_ns, report.stall_ns
+        gaps_ns = [after - before for before, after in zip(ends_ns, ends_ns[1:], strict=False)]
+        if any(stalls_ns):
+            stalled = [gap for gap, stall in zip(gaps_ns, stalls_ns[1:], strict=True) if stall]
+            smooth = [gap for gap, stall in zip(gaps_ns, stalls_ns[1:], strict=True) if not stall]
+            if stalled:
+                self._journal.gaps(self._model, GapCause.FETCH, stalled, n_seqs)
+            if smooth:
+                self._journal.gaps(self._model, GapCause.DECODE, smooth, n_seqs)
+        else:
             self._journal.gaps(self._model, GapCause.DECODE, gaps_ns, n_seqs)
-            return
-        stalled = [gap for gap, stall in zip(gaps_ns, stalls_ns, strict=True) if stall]
-        smooth = [gap for gap, stall in zip(gaps_ns, stalls_ns, strict=True) if not stall]
-        self._journal.gaps(self._model, GapCause.FETCH, stalled, n_seqs)
-        if smooth:
-            self._journal.gaps(self._model, GapCause.DECODE, smooth, n_seqs)
-
-
-def _lengths(ends_ns: Seq[int]) -> list[int]:
-    """Duration of every step but the first."""
-    return [after - before for before, after in zip(ends_ns, ends_ns[1:], strict=False)]
+        return max(gaps_ns)

@@ -77,7 +77,7 @@ def batch(*, n_decode_seqs: int = 3, n_prefill_tokens: int = 0) -> Batch:
         decode_context_tokens=0,
         n_sampled=n_decode_seqs,
     )
-    return Batch(work=work, rows=())
+    return Batch(work=work)
 
 
 def report(start_ns: int, ends_ns: Seq[int], stall_ns: Seq[int], **waits_ns: int) -> StepReport:

@@ -182,10 +182,14 @@ def test_a_run_that_died_is_read_from_its_parts(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, info(), rows_per_part=2)
     writer.retired(0, 0, [sequence(number) for number in range(5)], NO_SCHEDULER)
     writer.gaps(0, GapCause.DECODE, [7, 7], 1)
+    writer.gaps(0, GapCause.DECODE, [9, 7], 1)
+    writer.catch_up()
     run = read_run(tmp_path)
     assert run.state == "running"
     assert ints(run.requests, "request_id").tolist() == [0, 1, 2, 3]
-    assert ints(run.gaps, "n").tolist() == [2]
+    # Two rows make a part: 7 ns twice, 7 ns once more; 9 ns was still waiting.
+    assert ints(run.gaps, "gap_ns").tolist() == [7]
+    assert ints(run.gaps, "n").tolist() == [3]
     assert run.steps is not None
     assert len(run.steps) == 0
 

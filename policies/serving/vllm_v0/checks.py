@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-
 from policies.serving.lockstep import Lockstep
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.tables import Tables
 
 
-@dataclass(slots=True)
-class Unchecked:
-    """What a step left to look at: sequences with a new token that may have ended, requests dropped by it."""
-
-    sampled: Seq[Sequence]
-    dropped: Seq[Sequence]
+Unchecked = tuple[Seq[Sequence], Seq[Sequence]]
+"""What a step left to look at: sequences with a new token that may have ended, requests dropped by it."""
 
 
 class StopChecks:
@@ -43,20 +37,21 @@ class StopChecks:
 
     def put(self, sampled: Seq[Sequence], dropped: Seq[Sequence]) -> None:
         """A step has run, or was composed without rows: its checks are due."""
-        self._due.append(Unchecked(sampled, dropped))
+        self._due.append((sampled, dropped))
 
     def put_members(self, stopped: Seq[Sequence], sampled: Seq[Sequence], dropped: Seq[Sequence]) -> None:
         """A step in lockstep has run: of its members only those that stopped need a look, unless one is too long."""
         members = stopped if self._lockstep.n_steps_to_limit > 0 else self._lockstep.members
         for seq in members:
             seq.awaits_check = True
-        self._due.append(Unchecked([*sampled, *members] if sampled else members, dropped))
+        self._due.append(([*sampled, *members] if sampled else members, dropped))
 
     def dissolve(self) -> None:
         """Every member leaves the lockstep; from now on each has its own check to come, or none."""
         pace = self._lockstep.pace
         if pace is not None and pace.awaits_check:
-            self._due[-1].sampled = [*self._due[-1].sampled, *self._lockstep.members]
+            sampled, dropped = self._due[-1]
+            self._due[-1] = [*sampled, *self._lockstep.members], dropped
         self._lockstep.dissolve()
 
     def run(self) -> list[Sequence]:
@@ -65,13 +60,13 @@ class StopChecks:
         if self._ended_early:
             gone, self._ended_early = self._ended_early, gone
         if self._due:
-            unchecked = self._due.popleft()
+            sampled, dropped = self._due.popleft()
             if self._lockstep.pace is not None:
                 self._lockstep.pace.awaits_check = False
-            for seq in unchecked.sampled:
+            for seq in sampled:
                 if seq.awaits_check and self.ends(seq):
                     gone.append(seq)
-            gone += unchecked.dropped
+            gone += dropped
         return gone
 
     def end_early(self, seq: Sequence) -> bool:

@@ -21,10 +21,11 @@ def schedule_prefills(now: Composition, queues: Queues, tables: Tables) -> list[
     prefills: list[Prefill] = []
     if not now.n_tokens_left:
         return prefills
+    prompt_limit = now.settings.prompt_limit
     while queues.waiting:
         seq = queues.waiting[0]
         n_tokens, n_cached = _n_new_tokens(now, seq, tables)
-        if n_tokens + n_cached > now.settings.prompt_limit or tables.can_never_admit(seq):
+        if n_tokens + n_cached > prompt_limit or tables.can_never_admit(seq):
             _drop(now, queues, tables)
             continue
         if not now.admits(n_tokens) or not _make_room(now, seq, tables):
