@@ -63,6 +63,19 @@ class StepReport:
     swap_ns: int = 0
     remap_ns: int = 0
 
+    def part(self, first: int, end: int) -> StepReport:
+        """Steps ``first..end - 1`` as a report of their own."""
+        return StepReport(
+            lane=self.lane,
+            start_ns=self.ends_ns[first - 1] if first else self.start_ns,
+            ends_ns=self.ends_ns[first:end],
+            compute_ns=self.compute_ns[first:end],
+            stall_ns=self.stall_ns[first:end],
+            rest_ns=self.rest_ns[first:end],
+            swap_ns=0 if first else self.swap_ns,
+            remap_ns=0 if first else self.remap_ns,
+        )
+
 
 class Backend(Protocol):
     """A world in which steps take time and memory can be moved.

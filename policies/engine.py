@@ -227,9 +227,12 @@ class Engine:
         return True
 
     def _n_repeats(self, lane: Lane, step: Step) -> int:
-        """Steps for which nothing can change: no finish, no block missing, no question due."""
+        """Steps for which nothing can change: no finish, no block missing, no question due.
+
+        Asynchronously the step behind a finish is still the same: it was composed before the stop check.
+        """
         if step.pace is not None:
-            n_steps = self._ends[lane.index].n_steps(step.pace)
+            n_steps = self._ends[lane.index].n_steps(step.pace) + lane.scheduler.is_async
         else:
             n_steps = min(self._truth.n_left(seq) if seq.state is State.RUNNING else 1 for seq in step.decodes)
         for ask in lane.asked:
@@ -261,15 +264,17 @@ class Engine:
         step, batch = lane.in_flight
         lane.in_flight = None
         self._n_in_flight -= 1
-        scheduler, ends_ns = lane.scheduler, report.ends_ns
-        n_steps, end_ns = len(ends_ns), ends_ns[-1]
-        self.n_steps += n_steps
-        lane.last_active_step = self.n_steps
-        last_composed_ns = ends_ns[-2] if n_steps > 1 else report.start_ns
-        scheduler.ran(step, n_steps, last_composed_ns, self._stopped(lane, step, n_steps))
         self._journal.ran(lane.index, batch, report)
-        self._date_tokens(lane, step, report)
-        if not scheduler.is_async:
+        n_steps, end_ns = len(report.ends_ns), report.ends_ns[-1]
+        if step.pace is not None and n_steps > 1 and n_steps > self._ends[lane.index].n_steps(step.pace):
+            self._account(lane, step, report.part(0, n_steps - 1))
+            lane.scheduler.compose_again(step)
+            self._retire(lane, report.ends_ns[-2])
+            step.joined = ()
+            self._account(lane, step, report.part(n_steps - 1, n_steps))
+        else:
+            self._account(lane, step, report)
+        if not lane.scheduler.is_async:
             self._retire(lane)
         self._drain(lane)
         if self._policy.lends:
@@ -278,6 +283,16 @@ class Engine:
         if self._use_every_ns and end_ns >= self._next_use_ns:
             self._next_use_ns = end_ns + self._use_every_ns
             self._relief.publish_use()
+
+    def _account(self, lane: Lane, step: Step, report: StepReport) -> None:
+        """Give sequences their tokens and date them."""
+        ends_ns = report.ends_ns
+        n_steps = len(ends_ns)
+        self.n_steps += n_steps
+        lane.last_active_step = self.n_steps
+        last_composed_ns = ends_ns[-2] if n_steps > 1 else report.start_ns
+        lane.scheduler.ran(step, n_steps, last_composed_ns, self._stopped(lane, step, n_steps))
+        self._date_tokens(lane, step, report)
 
     def _stopped(self, lane: Lane, step: Step, n_steps: int) -> list[Sequence]:
         """Sequences that get their last token in the last of these steps, in execution order."""
@@ -314,11 +329,11 @@ class Engine:
         if has_prefill:
             clock.prefilled(report.ends_ns[-1])
 
-    def _retire(self, lane: Lane) -> bool:
-        """Run the stop checks that are due; whether any request finished or was dropped."""
+    def _retire(self, lane: Lane, at_ns: int | None = None) -> bool:
+        """Run the stop checks that are due, now or (looking back) then; whether any request finished or was dropped."""
         finished = lane.scheduler.retire()
         if finished:
-            self._gone(lane, finished)
+            self._gone(lane, finished, self._backend.now_ns if at_ns is None else at_ns)
         return bool(finished)
 
     def _drain(self, lane: Lane) -> None:
@@ -326,11 +341,11 @@ class Engine:
         if not lane.has_work:
             self._retire(lane)
 
-    def _gone(self, lane: Lane, seqs: Seq[Sequence]) -> None:
+    def _gone(self, lane: Lane, seqs: Seq[Sequence], at_ns: int) -> None:
         for seq in seqs:
-            seq.finish_ns = self._backend.now_ns if seq.state is State.DROPPED else seq.last_token_ns
+            seq.finish_ns = at_ns if seq.state is State.DROPPED else seq.last_token_ns
             self._truth.forget(seq)
-        self._journal.retired(lane.index, self._backend.now_ns, seqs, lane.scheduler)
+        self._journal.retired(lane.index, at_ns, seqs, lane.scheduler)
         self._relief.blocks_became_free()
 
     def _rest(self) -> None:

@@ -51,7 +51,7 @@ class Journal(Protocol):
         ...
 
     def ran(self, lane: int, batch: Batch, report: StepReport) -> None:
-        """A submission has finished."""
+        """A submission has finished; what its sequences got is entered next."""
         ...
 
     def gaps(self, model: int, cause: GapCause, gaps_ns: Seq[int], n_requests: int) -> None:
@@ -59,7 +59,10 @@ class Journal(Protocol):
         ...
 
     def retired(self, lane: int, now_ns: int, seqs: Seq[Sequence], scheduler: Scheduler) -> None:
-        """Requests finished (``State.FINISHED``) or were dropped (``State.DROPPED``), in this order."""
+        """Requests finished (``State.FINISHED``) or were dropped (``State.DROPPED``), in this order.
+
+        ``now_ns`` lies within the submission that was told last if they did so before its last step.
+        """
         ...
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:

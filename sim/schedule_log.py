@@ -177,7 +177,7 @@ class ScheduleLog:
             return
         size, n_free = self._settings.block_tokens, self._record["free"]
         assert isinstance(n_free, int)
-        rooms = Counter(-(seq.n_slots - n_more) % size for seq, _ in batch.rows)
+        rooms = Counter(-seq.n_slots % size for seq, _ in batch.rows)
         for nth, (start_ns, end_ns) in enumerate(zip(report.ends_ns, report.ends_ns[1:], strict=False)):
             n_free -= rooms[nth % size]
             times: Record = {"step": self.n_steps, "t": start_ns, "dur": end_ns - start_ns, "free": n_free}

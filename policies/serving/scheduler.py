@@ -134,6 +134,13 @@ class Scheduler(Protocol):
         finishes or changes the pool: at least 1, and 1 for every step with a prefill. Asked after ``retire``."""
         ...
 
+    def compose_again(self, step: Step) -> None:
+        """Take the slots of one more repetition of a step in lockstep, behind one in which a sequence has stopped.
+
+        Only asynchronously, where it is composed before the stop check of the one before; ``retire`` and ``ran`` follow.
+        """
+        ...
+
     def ran(self, step: Step, n_steps: int, last_composed_ns: int, stopped: Seq[Sequence]) -> None:
         """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order.
 

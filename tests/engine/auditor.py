@@ -114,7 +114,7 @@ class Auditor:
         self.recorder.ran(lane, batch, report)
         instants = [report.start_ns, *report.ends_ns]
         assert instants == sorted(instants)
-        self._last_active_steps[lane] = self._watched.engine.n_steps
+        self._last_active_steps[lane] = self._watched.engine.n_steps + len(report.ends_ns)
         assert len({len(report.ends_ns), len(report.compute_ns), len(report.stall_ns), len(report.rest_ns)}) == 1
         self._audit(report.ends_ns[-1])
 
@@ -131,7 +131,8 @@ class Auditor:
             assert seq.request.request_id not in self._gone, f"{seq} was told before"
             self._gone[seq.request.request_id] = seq.state
             self._due.discard(seq.request.request_id)
-        self._audit(now_ns)
+        assert now_ns <= self._watched.backend.now_ns
+        self._audit(self._watched.backend.now_ns)
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
         self.recorder.decided(now_ns, view, decision, changed=changed, refused=refused)

@@ -31,7 +31,7 @@ def test_a_finish_comes_before_an_arrival_and_an_arrival_before_a_step_is_compos
 
 
 def test_asynchronously_a_finish_is_known_when_the_step_behind_it_has_been_composed() -> None:
-    setup = Setup(models=(TinyModel(n_base_blocks=4),), serving=replace(SYNC, async_output=True))
+    setup = Setup(models=(TinyModel(n_base_blocks=4),), serving=replace(SYNC, async_output=True), leaps=False)
     _, recorder = serve(setup, [arrival(0, n_prompt=8, n_output=2)])
     decoded_ns, wasted_ns = recorder.steps[1].end_ns, recorder.steps[2].end_ns
     assert recorder.events[-2:] == [("composed", decoded_ns, [0]), ("retired", decoded_ns, [0])]

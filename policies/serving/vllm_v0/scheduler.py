@@ -128,6 +128,11 @@ class VllmV0:
             n_steps = min([n_steps, *(max(1, -seq.n_slots % size) for seq in quoted)])  # before its block is full
         return n_steps
 
+    def compose_again(self, step: Step) -> None:
+        """Take the slots of one more repetition of a step in lockstep; see ``Scheduler``."""
+        assert step.pace is self._lockstep.pace
+        self._lockstep.take_slots(1)
+
     def ran(self, step: Step, n_steps: int, last_composed_ns: int, stopped: Seq[Sequence]) -> None:
         """The step ran ``n_steps`` times: append its tokens and, for repetitions, take their blocks in order."""
         for seq in stopped:
