@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from sim.homes import Homes
+from policies.memory.slots import Homes
 from sim.link import Copy, Link
 
 

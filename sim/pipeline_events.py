@@ -13,7 +13,7 @@ from typing import Any
 
 from simpy import Environment, Event, Interrupt, Process
 
-from sim.homes import Homes
+from policies.memory.slots import Homes
 from sim.wire import Way, Wire
 
 

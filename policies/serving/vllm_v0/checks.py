@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Seq
+
 from policies.serving.lockstep import Lockstep
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.tables import Tables
-
 
 Unchecked = tuple[Seq[Sequence], Seq[Sequence]]
 """What a step left to look at: sequences with a new token that may have ended, requests dropped by it."""

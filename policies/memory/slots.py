@@ -1,6 +1,6 @@
 """What the homes of a model hold, and which slot serves which visit: the rules, without time.
 
-Both forms of the pipeline, ``pipeline`` and ``pipeline_events``, follow them.
+Both worlds follow them: the simulated pipelines, and the executor that copies weights.
 """
 
 from __future__ import annotations

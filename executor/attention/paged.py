@@ -1,0 +1,46 @@
+"""Attention of one step over paged KV: store what is new, then decodes together, prefills one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from executor.attention.kernels import AttentionKernels
+from executor.attention.prefill import attend_prefill
+from executor.models.rotary import Rotary
+from executor.models.step import StepInput
+
+
+@dataclass(frozen=True, slots=True)
+class PagedAttention:
+    """Attention as a layer sees it.
+
+    Args:
+        rotary: angles by position, ``None`` where the model has learned positions.
+    """
+
+    kernels: AttentionKernels
+    rotary: Rotary | None
+
+    def attend(self, qkv: Tensor, kv: Tensor, layer: int, step: StepInput) -> Tensor:
+        """Store K and V of all rows, then attend from each row to its context.
+
+        Args:
+            qkv: (n_rows, (n_heads + 2 * n_kv_heads) * head_dim); may be overwritten.
+            kv: (n_blocks, n_layers, 2, block_tokens, n_kv_heads, head_dim).
+
+        Returns:
+            (n_rows, n_heads * head_dim).
+        """
+        query = self.kernels.store(qkv, kv, layer, step, self.rotary)
+        if not step.prefills:
+            return self.kernels.decode(query, kv, layer, step).flatten(1)
+        attended = torch.empty_like(query, memory_format=torch.contiguous_format)
+        if step.n_decodes:
+            attended[: step.n_decodes] = self.kernels.decode(query[: step.n_decodes], kv, layer, step)
+        for prefill in step.prefills:
+            rows = slice(prefill.first_row, prefill.first_row + prefill.n_new)
+            attended[rows] = attend_prefill(query[rows], kv, layer, prefill)
+        return attended.flatten(1)

@@ -1,0 +1,152 @@
+"""One step of one model as tensors: which tokens, where they stand, and where their K and V lie.
+
+Rows of the step are tokens: first one for each decode, padded to a bucket, then the new
+tokens of each prefill, one sequence after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PADDING_SLOT = -1
+"""The slot of a row that is there only to fill a bucket: its K and V are not stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A sequence in a step, on the host.
+
+    Attributes:
+        token_ids: its new tokens, at least one.
+        n_before: its tokens whose K and V are in the cache already.
+        blocks: its KV blocks, in order of position; enough for old and new tokens.
+        samples: whether the last of its new tokens goes through the head.
+    """
+
+    token_ids: Sequence[int]
+    n_before: int
+    blocks: Sequence[int]
+    samples: bool = True
+
+    @property
+    def context(self) -> int:
+        """Tokens that its last new token attends to, itself included."""
+        return self.n_before + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """The rows of one sequence with several new tokens.
+
+    Attributes:
+        first_row: row of its first new token; the others follow.
+        context: tokens that its last new token attends to, itself included.
+        blocks: (n_blocks,) int64, on the model's device.
+    """
+
+    first_row: int
+    n_new: int
+    context: int
+    blocks: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInput:
+    """One step on the model's device.
+
+    Attributes:
+        token_ids, positions: (n_rows,) int64.
+        slots: (n_rows,) int64; block * block_tokens + offset of each token's K and V, ``PADDING_SLOT`` for none.
+        block_tables: (n_decodes, max_blocks) int32; past a sequence's blocks anything.
+        contexts: (n_decodes,) int32; tokens attended to, the new one included, 0 for padding.
+        prefills: sequences with several new tokens, in order.
+        sampled: (n_sampled,) int64; rows that go through the head, in the order of the sequences.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    block_tables: Tensor
+    contexts: Tensor
+    prefills: tuple[Prefill, ...]
+    sampled: Tensor
+
+    @property
+    def n_rows(self) -> int:
+        """Tokens that pass through the GEMMs, padding included."""
+        return self.token_ids.shape[0]
+
+    @property
+    def n_decodes(self) -> int:
+        """Rows that are decodes or padding; they come first."""
+        return self.contexts.shape[0]
+
+
+def compose(rows: Sequence[Row], *, block_tokens: int, max_blocks: int, device: torch.device) -> StepInput:
+    """Turn sequences, decodes and prefills in any order, into the tensors of one step.
+
+    Args:
+        block_tokens: tokens a block holds.
+        max_blocks: width of the block tables.
+
+    Raises:
+        ValueError: a row has no token, too few blocks for its context, or more than ``max_blocks``.
+    """
+    for index, row in enumerate(rows):
+        check_row(index, row, block_tokens, max_blocks)
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index].token_ids) > 1)  # stable: decodes first
+    n_decodes = sum(len(row.token_ids) == 1 for row in rows)
+    first_rows = np.cumsum([0, *(len(rows[index].token_ids) for index in order)])
+
+    tables = np.zeros((n_decodes, max_blocks), dtype=np.int32)
+    contexts = np.zeros(n_decodes, dtype=np.int32)
+    positions, slots = np.empty((2, first_rows[-1]), dtype=np.int64)
+    prefills: list[Prefill] = []
+    last_rows = dict[int, int]()
+    for place, index in enumerate(order):
+        row, first, end = rows[index], int(first_rows[place]), int(first_rows[place + 1])
+        blocks = np.asarray(row.blocks, dtype=np.int64)
+        positions[first:end] = np.arange(row.n_before, row.context)
+        slots[first:end] = (
+            blocks[positions[first:end] // block_tokens] * block_tokens + positions[first:end] % block_tokens
+        )
+        if place < n_decodes:
+            tables[place, : len(blocks)], contexts[place] = blocks, row.context
+        else:
+            used = torch.from_numpy(blocks[: -(-row.context // block_tokens)]).to(device)
+            prefills.append(Prefill(first_row=first, n_new=end - first, context=row.context, blocks=used))
+        if row.samples:
+            last_rows[index] = end - 1
+
+    token_ids = np.concatenate([np.asarray(rows[index].token_ids, dtype=np.int64) for index in order])
+    sampled = np.array([last_rows[index] for index in sorted(last_rows)], dtype=np.int64)
+    on_device = [torch.from_numpy(host).to(device) for host in (token_ids, positions, slots, tables, contexts, sampled)]
+    token_ids_, positions_, slots_, tables_, contexts_, sampled_ = on_device
+    return StepInput(
+        token_ids=token_ids_,
+        positions=positions_,
+        slots=slots_,
+        block_tables=tables_,
+        contexts=contexts_,
+        prefills=tuple(prefills),
+        sampled=sampled_,
+    )
+
+
+def check_row(index: int, row: Row, block_tokens: int, max_blocks: int) -> None:
+    """Refuse a row that no step can carry out.
+
+    Raises:
+        ValueError: it has no token, too few blocks for its context, or more than ``max_blocks``.
+    """
+    if not row.token_ids:
+        raise ValueError(f"row {index} has no new token")
+    if len(row.blocks) * block_tokens < row.context:
+        raise ValueError(f"row {index}: {len(row.blocks)} blocks of {block_tokens} hold less than {row.context} tokens")
+    if len(row.blocks) > max_blocks:
+        raise ValueError(f"row {index}: {len(row.blocks)} blocks exceed the table's {max_blocks}")

@@ -1,0 +1,89 @@
+# pyright: basic
+# (torch, safetensors and transformers leave parts of their interfaces untyped)
+"""Triton's kernels against the reference; ``test_triton_paged.py`` runs this file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from executor.attention.sdpa import SdpaKernels
+from executor.attention.triton_paged import Kernel, Tiling, TritonKernels
+from executor.models.rotary import Rotary
+from executor.models.step import Row, StepInput, compose
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TILINGS = [
+    Tiling(kernel=kernel, tile_tokens=tile, heads=heads, n_warps=4, n_stages=stages, n_programs=n_programs)
+    for kernel, tile, heads, stages in [
+        (Kernel.DOT, 32, 1, 1),
+        (Kernel.LANES, 16, 1, 2),
+        (Kernel.LANES, 32, 2, 1),
+        (Kernel.BLOCKS, 16, 4, 3),
+    ]
+    for n_programs in (1, 32)
+]
+SIZES = [(4, 4), (8, 2)]  # heads, KV heads
+HEAD_DIM, BLOCK_TOKENS, N_LAYERS, LAYER = 32, 16, 2, 1
+
+
+def ragged_step() -> StepInput:
+    """Contexts of 37, 1, 64 and 0 tokens in scattered blocks: the end of a block, the start of one, padding."""
+    rows = [
+        Row(token_ids=[1], n_before=36, blocks=[3, 7, 1]),
+        Row(token_ids=[1], n_before=0, blocks=[4]),
+        Row(token_ids=[1], n_before=63, blocks=[5, 9, 2, 6]),
+        Row(token_ids=[1], n_before=0, blocks=[0]),
+    ]
+    step = compose(rows, block_tokens=BLOCK_TOKENS, max_blocks=6, device=DEVICE)
+    is_real = torch.tensor([1, 1, 1, 0], device=DEVICE)
+    return replace(step, contexts=step.contexts * is_real.int(), slots=torch.where(is_real > 0, step.slots, -1))
+
+
+def random_kv(n_kv_heads: int) -> Tensor:
+    """KV of which block 0 and what lies past each context is not a number."""
+    kv = torch.randn(10, N_LAYERS, 2, BLOCK_TOKENS, n_kv_heads, HEAD_DIM, device=DEVICE)
+    kv[0], kv[1, :, :, 5:], kv[4, :, :, 1:] = torch.nan, torch.nan, torch.nan
+    return kv
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), SIZES)
+def test_decoding_agrees_with_the_reference(n_heads: int, n_kv_heads: int, tiling: Tiling) -> None:
+    if n_heads > n_kv_heads and tiling.kernel is not Kernel.DOT:
+        pytest.skip("for one query head a KV head")
+    torch.manual_seed(3)
+    step, kv = ragged_step(), random_kv(n_kv_heads)
+    query = torch.randn(4, n_heads, HEAD_DIM, device=DEVICE)
+    ours = TritonKernels(tiling).decode(query, kv, LAYER, step)
+    torch.testing.assert_close(ours, SdpaKernels().decode(query, kv, LAYER, step), rtol=1e-5, atol=1e-5)
+    assert ours[3].eq(0).all()
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+def test_where_blocks_lie_changes_no_bit(tiling: Tiling) -> None:
+    torch.manual_seed(4)
+    step, kv = ragged_step(), random_kv(4)
+    query = torch.randn(4, 4, HEAD_DIM, device=DEVICE)
+    moved_kv = kv.roll(3, dims=0)
+    moved = replace(step, block_tables=(step.block_tables + 3) % 10)
+    kernels = TritonKernels(tiling)
+    assert torch.equal(kernels.decode(query, moved_kv, LAYER, moved), kernels.decode(query, kv, LAYER, step))
+
+
+@pytest.mark.parametrize("is_rotary", [False, True])
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), SIZES)
+def test_storing_agrees_with_the_reference(n_heads: int, n_kv_heads: int, is_rotary: bool) -> None:
+    torch.manual_seed(5)
+    step, angles = ragged_step(), torch.randn(64, HEAD_DIM // 2, device=DEVICE)
+    rotary = Rotary(angles.cos(), angles.sin()) if is_rotary else None
+    qkv = torch.randn(4, (n_heads + 2 * n_kv_heads) * HEAD_DIM, device=DEVICE)
+    ours, theirs = torch.zeros(2, 10, N_LAYERS, 2, BLOCK_TOKENS, n_kv_heads, HEAD_DIM, device=DEVICE)
+    expected = SdpaKernels().store(qkv.clone(), theirs, LAYER, step, rotary)
+    query = TritonKernels().store(qkv.clone(), ours, LAYER, step, rotary)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(query[:3], expected[:3], rtol=1e-6, atol=1e-6)
+    assert ours.count_nonzero() == 3 * 2 * n_kv_heads * HEAD_DIM
