@@ -17,7 +17,6 @@ from conf.mistakes import one_line
 from conf.parallel import Parallel
 from conf.run import Run, decisive, run_info
 from conf.schema import Hardware, Settings
-from policies.lane import TrueLengths
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import open_lanes, open_ledger
 from policies.types import HardwareProfile, LinkProfile
@@ -116,7 +115,7 @@ def _checked_run(configured: Configured, lengths: str, system: str, policy: str)
     run = _assemble(*configured, lengths, system, policy)
     ledger = open_ledger(run.models, run.hardware)
     preemption = run.policy.preemption
-    open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption, truth=TrueLengths())
+    open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
     open_world(run)
     return run
 

@@ -21,6 +21,9 @@ from traces.results import RunWriter
 WORLDS = {"sim": "sim.factory"}
 """Where each world makes its backend; imported when it is used, so that no world needs the other's libraries."""
 
+SAMPLE_EVERY_NS = 100_000_000
+"""How often the use of HBM is kept, besides every change."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -54,7 +57,7 @@ def carry_out(run: Run, folder: Path) -> Path:
         ValueError: the trace is faulty, or the folder cannot be written; it is marked incomplete.
         Stuck: requests are left that can never run.
     """
-    with RunWriter(folder, run_info(run)) as writer:
+    with RunWriter(folder, run_info(run), tables=("requests", "gaps", *run.settings.tables)) as writer:
         engine, lanes = open_engine(run, writer)
         outcome = engine.run(run.workload.arrivals())
         for lane in lanes:
@@ -99,7 +102,6 @@ def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
         run.hardware,
         settings.serving,
         preemption=run.policy.preemption,
-        truth=truth,
     )
     engine = Engine(
         lanes=lanes,
@@ -111,5 +113,6 @@ def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
         hardware=run.hardware,
         journal=writer,
         leaps=settings.backend.leaps,
+        use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.tables else None,
     )
     return engine, lanes

@@ -87,10 +87,14 @@ def draw(places: Sequence[Place], folder: Path) -> Iterator[Path]:
         figure = folder / f"latencies-{lengths}.png"
         latencies([tables for _, tables in runs], figure)
         yield figure
-        for workload, same_workload in groupby(runs, key=lambda pair: pair[0]):
+        for workload, same_workload in groupby(runs if _samples_hbm(places) else (), key=lambda pair: pair[0]):
             figure = folder / f"hbm-{workload}.png"
             hbm([tables for _, tables in same_workload], figure)
             yield figure
+
+
+def _samples_hbm(places: Sequence[Place]) -> bool:
+    return "memory" in places[0].run.settings.tables
 
 
 def _first_point(places: Sequence[Place]) -> Iterable[Place]:

@@ -154,6 +154,7 @@ class Settings:
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
+        tables: what a run keeps besides requests and gaps; without ``memory`` the use of HBM is not sampled.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Settings:
     compare: tuple[str, ...]
     variants: Mapping[str, Variant]
     grid: Mapping[str, object]
+    tables: tuple[Literal["steps", "decisions", "memory"], ...]
     output: Output
     parallel: Parallel
 

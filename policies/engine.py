@@ -253,10 +253,8 @@ class Engine:
 
     def _is_contested(self) -> bool:
         """Whether another model than the one whose turn it is could run."""
-        for lane in self._lanes:
-            if lane.index != self._current and lane.is_ready:
-                return True
-        return False
+        lanes = self._lanes
+        return len(lanes) > 1 and any(lane.index != self._current and lane.is_ready for lane in lanes)
 
     def _finish(self, lane: Lane, report: StepReport) -> None:
         """Account a finished submission: tokens, measurements, ends, landed loads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from policies.lane import Lane, TrueLengths
+from policies.lane import Lane
 from policies.memory.layout import lay_out
 from policies.memory.ledger import Ledger, Partition, partition
 from policies.serving.blocks import BlockPool, SharedBytes
@@ -84,7 +84,6 @@ def open_lanes(
     serving: Serving,
     *,
     preemption: Preemption,
-    truth: TrueLengths,
 ) -> list[Lane]:
     """Give every model its scheduler, its block pool and its KV address range.
 
@@ -93,7 +92,7 @@ def open_lanes(
     """
     budget = _shared_budget(ledger, hardware) if serving.share_idle_kv else None
     return [
-        _lane(index, models, part, hardware, serving, preemption, truth, budget)
+        _lane(index, models, part, hardware, serving, preemption, budget)
         for index, part in enumerate(ledger.partitions)
     ]
 
@@ -105,7 +104,6 @@ def _lane(
     hardware: HardwareProfile,
     serving: Serving,
     preemption: Preemption,
-    truth: TrueLengths,
     budget: SharedBytes | None,
 ) -> Lane:
     shape = models[index].shape

@@ -137,7 +137,8 @@ class Scheduler(Protocol):
     def compose_again(self, step: Step) -> None:
         """Take the slots of one more repetition of a step in lockstep, behind one in which a sequence has stopped.
 
-        Only asynchronously, where it is composed before the stop check of the one before; ``retire`` and ``ran`` follow.
+        Only asynchronously, where it is composed before the stop check of the one before. ``retire``
+        and ``ran`` follow.
         """
         ...
 

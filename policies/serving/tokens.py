@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from itertools import pairwise
 
 from policies.backend import StepReport
 from policies.journal import GapCause, Journal
@@ -84,7 +85,7 @@ class TokenClock:
     def _later(self, report: StepReport, n_seqs: int) -> int:
         """Tell the gap of every step but the first, which is its duration; returns the largest."""
         ends_ns, stalls_ns = report.ends_ns, report.stall_ns
-        gaps_ns = [after - before for before, after in zip(ends_ns, ends_ns[1:], strict=False)]
+        gaps_ns = [after - before for before, after in pairwise(ends_ns)]
         if any(stalls_ns):
             stalled = [gap for gap, stall in zip(gaps_ns, stalls_ns[1:], strict=True) if stall]
             smooth = [gap for gap, stall in zip(gaps_ns, stalls_ns[1:], strict=True) if not stall]

@@ -140,7 +140,7 @@ def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths 
     hardware, truth = setup.hardware(), truth or TrueLengths()
     served = setup.served(hardware)
     ledger = open_ledger(served, hardware)
-    lanes = open_lanes(served, ledger, hardware, setup.serving, preemption=setup.policy.preemption, truth=truth)
+    lanes = open_lanes(served, ledger, hardware, setup.serving, preemption=setup.policy.preemption)
     if not setup.lockstep:
         for lane in lanes:
             assert isinstance(lane.scheduler, VllmV0)
