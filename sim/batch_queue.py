@@ -89,10 +89,12 @@ class BatchQueue:
         for seq in sampled:
             if seq.first_token_ns is None:
                 seq.first_token_ns = batch.end_ns
+        self._log.ran()
         ended = self._scheduler.retire()
         for seq in ended:
             seq.finish_ns = batch.end_ns
-        self._log.ended(self.now_ns, ended)
+        if ended:
+            self._log.retired(self.now_ns, ended)
 
 
 def _no_relief(n_missing: int, ask: Ask) -> int:

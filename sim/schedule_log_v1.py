@@ -32,6 +32,7 @@ class ScheduleLogV1:
         self._time = time
         self._scheduler = scheduler
         self._under_way: deque[int] = deque()
+        self._ended_step = 0
         self._seqs: dict[int, Sequence] = {}
         self._first_hits: dict[int, int] = {}
 
@@ -91,12 +92,14 @@ class ScheduleLogV1:
         self.n_steps += 1
         self.n_preemptions += len(step.preempted)
 
-    def ended(self, now_ns: int, seqs: Seq[Sequence]) -> None:
-        """Write who ended with the oldest step under way."""
-        step = self._under_way.popleft()
-        if seqs:
-            ids = [_id(seq) for seq in seqs]
-            self._write(type="done", t=now_ns, step=step, ids=ids, free=self._scheduler.pool.n_free)
+    def ran(self) -> None:
+        """Note that the oldest step under way has ended."""
+        self._ended_step = self._under_way.popleft()
+
+    def retired(self, now_ns: int, seqs: Seq[Sequence]) -> None:
+        """Write who ended with it."""
+        ids = [_id(seq) for seq in seqs]
+        self._write(type="done", t=now_ns, step=self._ended_step, ids=ids, free=self._scheduler.pool.n_free)
 
     def close(self, outcome: Outcome, now_ns: int, arrivals: Iterable[Arrival]) -> None:
         """Write what became of every request of the trace, in its order."""

@@ -93,9 +93,9 @@ class FreeQueuePool:
         """The lent range that a block lies in, ``None`` for the model's own."""
         return self._lent.find(block)
 
-    def free_order(self) -> Iterator[int]:
+    def free_order(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
-        return iter(self._free)
+        return list(self._free)
 
     def idle(self) -> Iterator[tuple[int, int]]:
         """Free blocks with content in the order of their eviction, each with its age: steps since its release."""

@@ -36,13 +36,11 @@ class Scheduled:
     Attributes:
         rows: each request with its new tokens in the order of scheduling, in which vLLM looks at them afterwards.
         sampled: of these, the ones that sample a token, in the same order.
-        n_composed: how often the step has been composed so far; more than once if it repeats.
     """
 
     step: Step
     rows: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
     sampled: list[Sequence] = field(default_factory=list[Sequence])
-    n_composed: int = 1
 
 
 class Composition:

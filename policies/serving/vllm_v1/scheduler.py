@@ -51,6 +51,7 @@ class VllmV1:
         self._queues = Queues()
         self.tables = Tables(settings, pool)
         self._under_way: deque[Scheduled] = deque()
+        self._ended: Scheduled | None = None
         self._unchecked: Seq[Sequence] = ()
         self._is_composing = False
 
@@ -105,7 +106,8 @@ class VllmV1:
         """
         queues, settings = self._queues, self._settings
         seqs = step.decodes
-        if step.prefills or step.preempted or len(seqs) != len(queues.running) or at_most == 1:
+        acted = step.prefills or step.preempted or queues.late
+        if acted or len(seqs) != len(queues.running) or at_most == 1:
             return 1
         n_more = min(at_most - 1, *(self._n_to_limit(seq) for seq in seqs))
         n_takes = self.pool.n_free
@@ -120,21 +122,13 @@ class VllmV1:
             n_more = min(n_more, n_decodes_without_shortage(seqs, settings.block_tokens, n_takes))
         return 1 + n_more
 
-    def ran(
-        self, step: Step, n_steps: int, last_composed_ns: int, stopped: Seq[Sequence], n_under_way: int = 0
-    ) -> None:
-        """The oldest step under way ran ``n_steps`` times: append its tokens.
-
-        Args:
-            n_under_way: further repetitions of it that have been composed and not ended (async scheduling).
-        """
+    def ran(self, step: Step, n_steps: int, last_composed_ns: int, stopped: Seq[Sequence]) -> None:
+        """The oldest step under way ran ``n_steps`` times: append its tokens and take the blocks of repetitions."""
         del last_composed_ns
-        scheduled = self._under_way[0]
+        scheduled = self._ended = self._under_way.popleft()
         assert scheduled.step is step, "steps end in the order in which they were composed"
-        self._compose_again(scheduled, n_steps + n_under_way - scheduled.n_composed)
-        scheduled.n_composed = n_under_way
-        if not n_under_way:
-            self._under_way.popleft()
+        if n_steps > 1:
+            self._take_slots(scheduled.sampled, n_steps - 1)
         for seq in stopped:
             seq.has_stopped = True
         self._unchecked = [seq for seq in scheduled.sampled if seq.state is not State.FINISHED]
@@ -143,6 +137,13 @@ class VllmV1:
             seq.n_output += n_steps
             if seq.state is State.RUNNING:
                 self.tables.publish(seq, seq.n_tokens - 1)
+
+    def compose_again(self, step: Step) -> None:
+        """One more repetition is under way behind those that have just ended (async scheduling)."""
+        assert self._ended is not None
+        assert self._ended.step is step
+        self._take_slots(self._ended.sampled, 1)
+        self._under_way.appendleft(self._ended)
 
     def retire(self) -> list[Sequence]:
         """Free the requests whose last token came with the step that has just run, in its order."""
@@ -185,16 +186,12 @@ class VllmV1:
         n_left = seq.request.n_prompt_tokens + seq.request.max_output_tokens - seq.n_slots
         return max(0, min(n_left, self._settings.max_model_len - seq.n_slots) - 1)
 
-    def _compose_again(self, scheduled: Scheduled, n_more: int) -> None:
-        """Give every sequence of a step that repeats its further slots, as if it had been composed so often."""
-        if n_more < 1:
-            return
-        seqs, size = scheduled.sampled, self._settings.block_tokens
-        takers = in_order_of_taking(seqs, size, n_more)
+    def _take_slots(self, seqs: Seq[Sequence], n_more: int) -> None:
+        """Give every sequence the slots of so many more decodes, as if they had been composed one by one."""
+        takers = in_order_of_taking(seqs, self._settings.block_tokens, n_more)
         for seq, block in zip(takers, self.pool.take(len(takers)), strict=True):
             seq.blocks.append(block)
         for seq in seqs:
             seq.n_slots += n_more
             seq.n_computed += n_more
-        scheduled.n_composed += n_more
         self.pool.step += n_more

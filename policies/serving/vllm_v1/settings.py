@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V1Settings:
-    """The settings under vLLM's own names, but for ``block_tokens`` (its ``block_size``) and the last three.
+    """The settings under vLLM's own names (``block_tokens`` is its ``block_size``) but for the last three.
 
     Attributes:
         max_num_batched_tokens: tokens that one step may compute; cached ones do not count.
@@ -18,8 +18,8 @@ class V1Settings:
         long_prefill_tokens: tokens of one prompt in a step at most, 0: any (``long_prefill_token_threshold``).
         n_state_groups: groups of state layers (gated-delta-net, Mamba) beside the attention layers; 0 for a model
             of attention layers only. With prefix caching they are kept in the mode that vLLM calls "align".
-        reserve_full_isl: admit a request only if the blocks of its whole prompt are free (vLLM from 0.16 on:
-            ``scheduler_reserve_full_isl``); 0.15.1 looks at its first piece only.
+        reserve_full_isl: admit a request only if there are blocks for its whole prompt (newer versions of vLLM:
+            ``scheduler_reserve_full_isl``, on by default); 0.15.1 looks at its first piece only.
 
     Raises:
         ValueError: a size is not positive, or a whole prompt might not fit into the budget.
