@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 ROWS_PER_PART = 2**17
 """What a run that dies loses at most of a table; also the rows of a row group."""
 
-MOST_TOLD = 2**15
-"""Rows of a table that wait as Python objects: bounds them to some MiB."""
+MOST_NUMBERS, MOST_ROWS = 2**17, 2**14
+"""Steps or gaps in flat lists, and rows of other tables, that wait as Python objects: some MiB."""
 
 _request_facts = attrgetter(
     "request.request_id",
@@ -90,7 +90,7 @@ class RunWriter:
             )
         self.folder = folder
         self._rows_per_part = rows_per_part
-        self._most_told = min(MOST_TOLD, rows_per_part)
+        self._most_numbers, self._most_rows = min(MOST_NUMBERS, rows_per_part), min(MOST_ROWS, rows_per_part)
         self._header = {
             "schema_version": SCHEMA_VERSION,
             **asdict(info),
@@ -138,7 +138,7 @@ class RunWriter:
         n_prefill_tokens, n_decode_seqs = work.n_prefill_tokens, work.n_decode_seqs
         waits_ns = report.swap_ns + report.remap_ns
         runs.facts.extend((lane, n_prefill_tokens, n_decode_seqs, report.start_ns, len(ends_ns), waits_ns, n_stalls))
-        if len(runs.ends_ns) >= self._most_told:
+        if len(runs.ends_ns) >= self._most_numbers:
             self._steps.hand_over()
 
     def gaps(self, model: int, cause: GapCause, gaps_ns: Seq[int], n_requests: int) -> None:
@@ -147,7 +147,7 @@ class RunWriter:
         runs.causes.append(cause)
         runs.facts.extend((model, len(gaps_ns), n_requests))
         runs.gaps_ns.extend(gaps_ns)
-        if len(runs.gaps_ns) >= self._most_told:
+        if len(runs.gaps_ns) >= self._most_numbers:
             self._gaps.hand_over()
 
     def retired(self, lane: int, now_ns: int, seqs: Seq[Sequence], scheduler: Scheduler) -> None:  # noqa: ARG002
@@ -155,7 +155,7 @@ class RunWriter:
         rows = self._requests.told
         for seq in seqs:
             rows.append((lane, *_request_facts(seq)))
-        if len(rows) >= self._most_told:
+        if len(rows) >= self._most_rows:
             self._requests.hand_over()
 
     def outlived(self, lane: int, seqs: Iterable[Sequence]) -> None:
@@ -186,7 +186,7 @@ class RunWriter:
 
     def _add(self, feed: Feed[Rows], row: tuple[Any, ...]) -> None:
         feed.told.append(row)
-        if len(feed.told) >= self._most_told:
+        if len(feed.told) >= self._most_rows:
             feed.hand_over()
 
     def _table(self, name: TableName) -> TableWriter:

@@ -2,7 +2,8 @@
 
 Both worlds write the same columns. ``Int32`` is for counts and indices that fit,
 ``int`` for nanoseconds and bytes; ``Label`` is a member of an enum, stored as its name in
-lower case; ``Json`` is a document.
+lower case; ``Json`` is a document. No row is ever made: they go as columns, so that the
+classes have their fields and no methods, which take time to make.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Kind = Literal["int32", "int64", "bool", "label", "json"]
 TableName = Literal["requests", "steps", "decisions", "memory", "gaps"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(init=False, repr=False, eq=False)
 class RequestRow:
     """One request, when it has finished or was dropped, or at the end of a run that it outlived.
 
@@ -49,7 +50,7 @@ class RequestRow:
     max_gap_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(init=False, repr=False, eq=False)
 class StepRow:
     """One step of one model, also where several were submitted as one.
 
@@ -65,7 +66,7 @@ class StepRow:
     stall_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(init=False, repr=False, eq=False)
 class DecisionRow:
     """One question to the policy and its answer.
 
@@ -89,7 +90,7 @@ class DecisionRow:
     targets: Json | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(init=False, repr=False, eq=False)
 class MemoryRow:
     """Who holds HBM for one model from ``at_ns`` until its next row (see ``HbmUse``)."""
 
@@ -105,7 +106,7 @@ class MemoryRow:
     n_lent_used: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(init=False, repr=False, eq=False)
 class GapRow:
     """Exact histogram: ``n`` times two tokens of one request were ``gap_ns`` apart, for this cause."""
 

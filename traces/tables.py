@@ -73,6 +73,7 @@ class TableWriter:
             rest = self._combine(_joined([_read(_parts(self._folder, self._name), self._columns), rest], self._columns))
         if len(rest) or self._whole is None:
             self._append(rest)
+        assert self._whole is not None
         self._whole.close()
         merged = self._folder / f"{self._name}.parquet"
         merged.with_suffix(".unfinished").replace(merged)

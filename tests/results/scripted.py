@@ -59,8 +59,8 @@ def sequence(
     tokens_ns = [round(token_s * NS_PER_S) for token_s in tokens_s]
     seq.state = state
     seq.n_output = len(tokens_ns)
-    seq.first_token_ns = tokens_ns[0] if tokens_ns else None
-    seq.last_token_ns = tokens_ns[-1] if tokens_ns else None
+    if tokens_ns:
+        seq.first_token_ns, seq.last_token_ns = tokens_ns[0], tokens_ns[-1]
     seq.finish_ns = seq.last_token_ns if state is State.FINISHED else None
     seq.max_gap_ns = max((after - before for before, after in pairwise(tokens_ns)), default=0)
     seq.n_recomputed = n_recomputed

@@ -1,0 +1,180 @@
+"""What one model was measured to take on one device: a CSV file that the executor writes and the simulator reads.
+
+The first line is a comment with the provenance as JSON; then there is one row for each duration::
+
+    # {"schema_version": 1, "model": {...}, "about": {"device": ..., "driver": ..., "measured": ..., "commit": ...}}
+    part,n_seqs,n_tokens,context_tokens,ns,spread_ns,n_samples
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from policies.types import ModelShape
+
+SCHEMA_VERSION = 1
+"""Raised when a reader of the old tables would misread the new."""
+
+NOT_COMPUTED_WITH = frozenset({"name", "n_layers", "layer_bytes", "total_bytes", "max_context_tokens"})
+"""Fields of a shape that change no duration of a layer, the head or the host."""
+
+
+class Part(Enum):
+    """What took the time. The simulator reads the first seven; the others are there to check them."""
+
+    DECODE_LAYER = "decode_layer"
+    """A layer of a decode step: by sequences (as many as the step is padded to) and their contexts added up."""
+    OTHERS = "others"
+    """A layer without attention: by tokens."""
+    PREFILL_LAYER = "prefill_layer"
+    """A layer of the prefill of one sequence: by new tokens, and tokens that were there before."""
+    LAUNCH = "launch"
+    """Host time to launch a layer that no graph holds: by sequences with new prompt tokens."""
+    HEAD = "head"
+    """Everything of a step outside the layers, on the device: by sampled rows; 0: nothing is sampled."""
+    DECODE_HOST = "decode_host"
+    """A decode step less its device time: by sequences."""
+    PREFILL_HOST = "prefill_host"
+    """A prefill step less its device time: by sequences."""
+    DECODE_ATTENTION = "decode_attention"
+    """Attention of one layer of a decode step alone, as ``DECODE_LAYER``."""
+    PREFILL_ATTENTION = "prefill_attention"
+    """Attention of one layer of a prefill alone, as ``PREFILL_LAYER``."""
+    DECODE_STEP = "decode_step"
+    """All layers and the head of a decode step, as ``DECODE_LAYER``."""
+    EVEN_DECODE_STEP = "even_decode_step"
+    """The same where all contexts are equally long."""
+    PREFILL_STEP = "prefill_step"
+    """All layers and the head of a prefill, launched as a server does: by sequences and their new tokens added up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One measured duration.
+
+    Attributes:
+        n_seqs: sequences in the step, padding included.
+        n_tokens: new tokens of all of them.
+        context_tokens: decode: contexts added up, the new tokens included; prefill: tokens of each sequence
+            whose K and V were there before.
+        ns: the median; of host times the mean, for some steps follow another at once and others are composed anew.
+        spread_ns: from the 10th to the 90th percentile.
+        n_samples: repetitions that these are of.
+    """
+
+    part: Part
+    n_seqs: int
+    n_tokens: int
+    context_tokens: int
+    ns: int
+    spread_ns: int
+    n_samples: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "part" and value < 0:
+                raise ValueError(f"{self.part.value}: {field.name}={value} must not be negative")
+
+
+COLUMNS = tuple(field.name for field in fields(Timing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTable:
+    """All durations of one model on one device.
+
+    Attributes:
+        about: where they come from: device, driver, date, commit, versions, command.
+    """
+
+    shape: ModelShape
+    about: Mapping[str, str]
+    timings: Sequence[Timing]
+
+    def of(self, part: Part) -> list[Timing]:
+        """Pick the durations of one part."""
+        return [timing for timing in self.timings if timing.part is part]
+
+
+def table_path(folder: Path, model: str) -> Path:
+    """Name the file of a model: ``OPT-13b`` -> ``opt_13b.csv``."""
+    return folder / f"{re.sub(r'[^a-z0-9]+', '_', model.lower())}.csv"
+
+
+def write_table(folder: Path, table: DeviceTable) -> Path:
+    """Write the table of a model into a folder that is there; return its file."""
+    path = table_path(folder, table.shape.name)
+    header = {"schema_version": SCHEMA_VERSION, "model": asdict(table.shape), "about": dict(table.about)}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {json.dumps(header)}\n")
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for timing in table.timings:
+            rows.writerow((timing.part.value, *(getattr(timing, name) for name in COLUMNS[1:])))
+    return path
+
+
+def read_table(folder: Path, shape: ModelShape) -> DeviceTable:
+    """Read the table of a model.
+
+    Raises:
+        ValueError: the model was not measured there, or with other sizes, or the file is faulty.
+    """
+    path = table_path(folder, shape.name)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header = _header(path, file.readline())
+            timings = tuple(_timings(path, csv.DictReader(file, strict=True)))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is not there: {_mend(folder, path.stem)}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: {error}; measure it again") from error
+    measured = ModelShape(**header["model"])
+    if differ := _different(measured, shape):
+        raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
+    return DeviceTable(shape=measured, about=header["about"], timings=timings)
+
+
+def _mend(folder: Path, model: str) -> str:
+    there = sorted(path.stem for path in folder.glob("*.csv"))
+    measured = f"measured are {', '.join(there)}" if there else f"nothing was measured in {folder}"
+    return f"{measured}; run python -m executor profile --model {model}, or set compute=roofline"
+
+
+def _header(path: Path, line: str) -> dict[str, Any]:
+    try:
+        header = json.loads(line.removeprefix("# "))
+    except json.JSONDecodeError:
+        raise ValueError(f"{path}, line 1 is not the comment that says what was measured; measure it again") from None
+    if header.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(
+            f"{path}: a table of schema version {header.get('schema_version')}, this code reads {SCHEMA_VERSION}; "
+            "measure it again"
+        )
+    return header
+
+
+def _timings(path: Path, lines: csv.DictReader[str]) -> Iterable[Timing]:
+    if tuple(lines.fieldnames or ()) != COLUMNS:
+        raise ValueError(f"{path}: the columns are {lines.fieldnames}, not {', '.join(COLUMNS)}; measure it again")
+    for line in lines:
+        try:
+            numbers = {name: int(line[name]) for name in COLUMNS[1:]}
+            yield Timing(part=Part(line["part"]), **numbers)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}, line {lines.line_num + 1}: {error}; measure it again") from None
+
+
+def _different(measured: ModelShape, wanted: ModelShape) -> str:
+    """Name the sizes in which two models differ and that a duration depends on."""
+    names = [field.name for field in fields(ModelShape) if field.name not in NOT_COMPUTED_WITH]
+    pairs = {name: (getattr(measured, name), getattr(wanted, name)) for name in names}
+    return ", ".join(f"{name} {was} there, {now} here" for name, (was, now) in pairs.items() if was != now)
