@@ -1,10 +1,9 @@
 # pyright: basic
 # (torch and triton leave parts of their interfaces untyped)
-"""Measure decode attention over paged KV on a GPU: which kernel and tiling is the fastest, and is it right?
+"""Measure decode attention over paged KV on a GPU: how fast is it, is it right, is the chosen tiling the better one?
 
-Run: python -m bench.attention --out rows.json            every tiling on three cases, then the best on a grid
-     python -m bench.attention --out rows.json --grid-only --variants lanes-t32-h1-w4-s3-p1056
-     python -m bench.attention --out rows.json --flashinfer      FlashInfer as well, where it is installed
+Run: python -m bench.attention --out attention.json
+     python -m bench.attention --models opt_13b --tilings 64:4:2:528 32:2:2:528 16:1:3:1056      others besides
 
 A case is timed as a CUDA graph of one call a layer, each reading its own layer of the block-major
 KV range through a random block table, as a model does; bytes are those of K and V. The error is that
@@ -14,10 +13,8 @@ of a few sequences against softmax(QK)V in float64.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,9 +23,9 @@ import yaml
 from torch import Tensor
 from torch.nn import functional
 
-from executor.attention.kernels import AttentionKernels
+from bench.machine import gpu, machine, write
 from executor.attention.prefill import gather
-from executor.attention.triton_paged import Kernel, Tiling, TritonKernels
+from executor.attention.triton_paged import GROUPED_HEADS, SINGLE_HEADS, Tiling, TritonKernels, tiling_for
 from executor.models.spec import DecoderSpec, spec_of
 from executor.models.step import Row, StepInput, compose
 from policies.types import ModelShape
@@ -38,9 +35,6 @@ BLOCK_TOKENS = 16
 POOL_BYTES = 60 * 2**30
 COPY_BYTES_PER_S = 4285e9
 """What a device-to-device copy reaches on an H200, read and write together; printed beside each rate."""
-
-N_PROGRAMS = (1056, 528, 2112, 4224, 8448)
-"""Fewest programs of a launch; the first for every tiling, all for those that turn out fast."""
 
 GRID_MODELS = ("opt_13b", "opt_30b", "llama_2_13b", "llama_3_8b")
 GRID_BATCHES = (1, 8, 64, 256)
@@ -57,80 +51,52 @@ class Case:
     is_ragged: bool
 
 
-TUNED_CASES = (
-    Case("opt_13b", 64, 1024, False),
-    Case("opt_13b", 4, 1024, False),
-    Case("llama_3_8b", 64, 2048, False),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One variant on one case. ``fault`` is why there is no measurement, or empty."""
+    """A case with the tiling that a server would take, and the times of all that were tried."""
 
     model: str
     batch: int
     context: int
     is_ragged: bool
-    variant: str
+    tiling: str
     us_per_layer: float
     gb_per_s: float
     relative_error: float
     is_repeatable: bool
-    fault: str
-    device: str
-    torch_version: str
+    us_per_layer_by_tiling: dict[str, float]
 
 
 def main() -> None:
     arguments = parse()
+    tilings = list(dict.fromkeys([SINGLE_HEADS, GROUPED_HEADS, *arguments.tilings]))
     torch.manual_seed(0)
     pool = torch.empty(POOL_BYTES, dtype=torch.uint8, device="cuda")
     pool.view(torch.float16).normal_()
-    rows: list[Measured] = []
-    finalists = arguments.variants
-    if not arguments.grid_only:
-        for case in TUNED_CASES:
-            rows += measure_all(case, finalists or variants(), pool, arguments.flashinfer)
-            save(rows, arguments.out)
-        others = with_all_programs(best(rows, arguments.n_finalists))
-        for case in TUNED_CASES:
-            rows += measure_all(case, others, pool, False)
-            save(rows, arguments.out)
-        finalists = best(rows, arguments.n_finalists)
+    rows: list[dict[str, object]] = []
     for case in grid(arguments.models):
-        rows += measure_all(case, finalists or variants(), pool, arguments.flashinfer)
-        save(rows, arguments.out)
-    print_table(rows)
+        measured = measure(case, tilings, pool)
+        print(line(measured), flush=True)
+        rows.append(asdict(measured))
+        if arguments.out:
+            write(arguments.out, machine(*gpu()), rows)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file for all rows, rewritten after each case")
-    parser.add_argument("--grid-only", action="store_true", help="leave out the tuning cases")
-    parser.add_argument("--variants", nargs="*", default=[], metavar="NAME", help=", ".join(variants()))
+    parser.add_argument("--out", type=Path, help="JSON file for all rows, rewritten after each case")
     parser.add_argument("--models", nargs="*", default=list(GRID_MODELS), metavar="MODEL")
-    parser.add_argument("--n-finalists", type=int, default=2, help="variants of each kind that go on to the grid")
-    parser.add_argument("--flashinfer", action="store_true")
+    parser.add_argument("--tilings", nargs="*", type=tiling, default=[], metavar="TILE:WARPS:STAGES:PROGRAMS")
     return parser.parse_args()
 
 
-def variants() -> list[str]:
-    """Name every tiling worth measuring."""
-    dot = [(t, 1, w, s) for t, w in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4)) for s in (1, 2, 3, 4)]
-    lanes = [(16, 1, 1, 1), (16, 1, 1, 3), (16, 1, 2, 4), (16, 2, 2, 3), (16, 2, 4, 3), (16, 4, 4, 1), (16, 4, 4, 2)]
-    lanes += [(16, 4, 4, 3), (16, 4, 8, 3), (16, 8, 8, 2), (16, 8, 8, 3), (32, 1, 2, 2), (32, 1, 2, 3), (32, 1, 4, 1)]
-    lanes += [(32, 1, 4, 2), (32, 1, 4, 3), (32, 1, 4, 4), (32, 2, 4, 2), (32, 2, 8, 3), (64, 1, 4, 1), (64, 1, 4, 2)]
-    lanes += [(64, 1, 8, 2), (64, 1, 8, 3)]
-    blocks = [(16, 1, 1, 3), (16, 1, 1, 5), (16, 1, 2, 4), (16, 1, 4, 4), (16, 2, 2, 4), (16, 2, 4, 4), (16, 4, 4, 2)]
-    blocks += [(16, 4, 4, 3), (16, 4, 8, 3), (16, 8, 4, 2), (16, 8, 8, 2), (16, 8, 8, 3), (16, 8, 8, 4)]
-    chosen = [("dot", *sizes) for sizes in dot] + [("lanes", *sizes) for sizes in lanes]
-    chosen += [("blocks", *sizes) for sizes in blocks]
-    return [f"{kernel}-t{t}-h{h}-w{w}-s{s}-p{N_PROGRAMS[0]}" for kernel, t, h, w, s in chosen]
+def tiling(text: str) -> Tiling:
+    tile_tokens, n_warps, n_stages, n_programs = map(int, text.split(":"))
+    return Tiling(tile_tokens=tile_tokens, n_warps=n_warps, n_stages=n_stages, n_programs=n_programs)
 
 
-def grid(models: Sequence[str]) -> Iterable[Case]:
-    """The cases of the grid that fit into the pool, then one ragged case a model."""
+def grid(models: Sequence[str]) -> Iterator[Case]:
+    """The cases that fit into the pool, then one ragged case a model."""
     for model in models:
         spec = read_spec(model)
         for batch in GRID_BATCHES:
@@ -151,26 +117,35 @@ def n_layers_held(spec: DecoderSpec, batch: int, context: int) -> int:
     return min(spec.shape.n_layers, POOL_BYTES // (per_layer * batch * (-(-context // BLOCK_TOKENS) + 1)))
 
 
-def measure_all(case: Case, names: Sequence[str], pool: Tensor, with_flashinfer: bool) -> list[Measured]:
-    """Measure every named variant that applies to a case."""
+def measure(case: Case, tilings: Sequence[Tiling], pool: Tensor) -> Measured:
+    """Time every tiling on a case, and hold the chosen one against float64."""
+    shape = read_spec(case.model).shape
+    kv = kv_of(case, pool)
+    step = step_of(case, kv.shape[0])
+    query = torch.randn(case.batch, shape.n_heads, shape.head_dim, dtype=torch.float16, device="cuda")
+    times = {str(each): us_per_layer(TritonKernels(each), query, kv, step) for each in tilings}
+    chosen = str(tiling_for(shape.n_heads, shape.n_kv_heads))
+    attended, again = (TritonKernels().decode(query, kv, 0, step) for _ in range(2))
+    n_bytes = int(step.contexts.sum()) * 2 * kv[0, 0, 0, 0].numel() * kv.itemsize
+    return Measured(
+        **asdict(case),
+        tiling=chosen,
+        us_per_layer=times[chosen],
+        gb_per_s=round(n_bytes / times[chosen] / 1e3, 1),
+        relative_error=relative_error(attended, query, kv, step),
+        is_repeatable=torch.equal(attended, again),
+        us_per_layer_by_tiling=times,
+    )
+
+
+def kv_of(case: Case, pool: Tensor) -> Tensor:
+    """A KV range over the whole pool, with as many layers as leave blocks enough for the case."""
     spec = read_spec(case.model)
-    longest = 2 * case.context if case.is_ragged else case.context
-    n_layers = n_layers_held(spec, case.batch, longest)
+    n_layers = n_layers_held(spec, case.batch, 2 * case.context if case.is_ragged else case.context)
     block_bytes = spec.shape.block_bytes(BLOCK_TOKENS) // spec.shape.n_layers * n_layers
     n_blocks = POOL_BYTES // block_bytes
     kv_shape = (n_blocks, n_layers, *spec.kv_shape(n_blocks, BLOCK_TOKENS)[2:])
-    kv = pool[: n_blocks * block_bytes].view(torch.float16).view(kv_shape)
-    step = step_of(case, n_blocks)
-    query = torch.randn(case.batch, spec.shape.n_heads, spec.shape.head_dim, dtype=torch.float16, device="cuda")
-    group = spec.shape.n_heads // spec.shape.n_kv_heads
-    kernels: dict[str, AttentionKernels] = {
-        name: TritonKernels(Tiling.named(name)) for name in names if group == 1 or name.startswith(Kernel.DOT.value)
-    }
-    if with_flashinfer:
-        from executor.attention.flashinfer_paged import FlashInferKernels
-
-        kernels["flashinfer"] = FlashInferKernels(spec, BLOCK_TOKENS, query.device)
-    return [measure(case, name, own, query, kv, step) for name, own in kernels.items()]
+    return pool[: n_blocks * block_bytes].view(torch.float16).view(kv_shape)
 
 
 def step_of(case: Case, n_blocks: int) -> StepInput:
@@ -185,34 +160,6 @@ def step_of(case: Case, n_blocks: int) -> StepInput:
     ]
     widest = max(len(row.blocks) for row in rows)
     return compose(rows, block_tokens=BLOCK_TOKENS, max_blocks=widest, device=torch.device("cuda"))
-
-
-def measure(case: Case, name: str, kernels: AttentionKernels, query: Tensor, kv: Tensor, step: StepInput) -> Measured:
-    """Check and time one variant; a kernel that does not compile is a row as well."""
-    us = error = float("nan")
-    is_repeatable, fault = False, ""
-    try:
-        kernels.plan(step)
-        attended = kernels.decode(query, kv, 0, step)
-        error = relative_error(attended, query, kv, step)
-        is_repeatable = torch.equal(attended, kernels.decode(query, kv, 0, step))
-        us = us_per_layer(kernels, query, kv, step)
-    except Exception as problem:  # whatever a compiler throws: the other variants are still worth measuring
-        fault = f"{type(problem).__name__}: {problem}".splitlines()[0][:200]
-    n_bytes = int(step.contexts.sum()) * 2 * kv[0, 0, 0, 0].numel() * kv.itemsize
-    measured = Measured(
-        **asdict(case),
-        variant=name,
-        us_per_layer=round(us, 2),
-        gb_per_s=round(n_bytes / us / 1e3, 1),
-        relative_error=error,
-        is_repeatable=is_repeatable,
-        fault=fault,
-        device=torch.cuda.get_device_name(),
-        torch_version=torch.__version__,
-    )
-    print(line(measured), flush=True)
-    return measured
 
 
 def relative_error(attended: Tensor, query: Tensor, kv: Tensor, step: StepInput) -> float:
@@ -231,8 +178,9 @@ def relative_error(attended: Tensor, query: Tensor, kv: Tensor, step: StepInput)
     return max(errors)
 
 
-def us_per_layer(kernels: AttentionKernels, query: Tensor, kv: Tensor, step: StepInput) -> float:
+def us_per_layer(kernels: TritonKernels, query: Tensor, kv: Tensor, step: StepInput) -> float:
     """Median time of one layer in a graph that runs every layer once, in microseconds."""
+    kernels.decode(query, kv, 0, step)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for layer in range(kv.shape[1]):
@@ -245,49 +193,19 @@ def us_per_layer(kernels: AttentionKernels, query: Tensor, kv: Tensor, step: Ste
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1e3 / kv.shape[1])
-    return statistics.median(times[3:])
-
-
-def best(rows: Sequence[Measured], n_finalists: int) -> list[str]:
-    """Name the fastest variants of each tuning case."""
-    finalists: list[str] = []
-    for case in TUNED_CASES:
-        own = [row for row in rows if case_of(row) == case and not row.fault and row.variant != "flashinfer"]
-        own.sort(key=lambda row: row.us_per_layer)
-        finalists += [row.variant for row in own[:n_finalists]]
-    return list(dict.fromkeys(finalists))
-
-
-def with_all_programs(names: Sequence[str]) -> list[str]:
-    """Name the same tilings with the other numbers of programs."""
-    return [re.sub(r"-p\d+$", f"-p{n}", name) for name in names for n in N_PROGRAMS[1:]]
-
-
-def case_of(row: Measured) -> Case:
-    return Case(row.model, row.batch, row.context, row.is_ragged)
-
-
-def save(rows: Sequence[Measured], out: Path) -> None:
-    out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    return round(statistics.median(times[3:]), 2)
 
 
 def line(row: Measured) -> str:
     kind = "ragged" if row.is_ragged else ""
     rate = row.gb_per_s * 1e9 / COPY_BYTES_PER_S
-    start = f"{row.model:12} {row.batch:4} x {row.context:5} {kind:6} {row.variant:27}"
-    if row.fault:
-        return f"{start} {row.fault}"
+    best, us = min(row.us_per_layer_by_tiling.items(), key=lambda item: item[1])
     trust = f"error {row.relative_error:.1e}" + ("" if row.is_repeatable else ", NOT REPEATABLE")
-    return f"{start} {row.us_per_layer:9.2f} us {row.gb_per_s:8.1f} GB/s {rate:6.1%}  {trust}"
-
-
-def print_table(rows: Sequence[Measured]) -> None:
-    """Print the three fastest variants of each case."""
-    print("\nfastest of each case")
-    for case in dict.fromkeys(map(case_of, rows)):
-        own = [row for row in rows if case_of(row) == case and not row.fault]
-        for row in sorted(own, key=lambda row: row.us_per_layer)[:3]:
-            print(line(row))
+    return (
+        f"{row.model:12} {row.batch:4} x {row.context:5} {kind:6} {row.tiling:16} {row.us_per_layer:9.2f} us "
+        f"{row.gb_per_s:8.1f} GB/s {rate:6.1%}  {trust}"
+        + ("" if best == row.tiling else f"; {best} takes {us / row.us_per_layer - 1:+.1%}")
+    )
 
 
 if __name__ == "__main__":

@@ -2,28 +2,31 @@
 # (torch leaves parts of its interface untyped)
 """Time whole decode steps of a model on a GPU, layer by layer from CUDA graphs, beside the bound that bandwidth sets.
 
-Run: python -m bench.decode_step --model opt_13b --batch 64 --context 1024 --out row.json
-     python -m bench.decode_step --model opt_13b --profile         which kernels the time goes to
+Run: python -m bench.decode_step --model opt_13b --batch 64 --context 1024 --out decode_step.json
 
-The bound is (weights + K and V of the contexts) / copy bandwidth. Weights are random, KV too. Each layer is
-also run once from another place: the residual stream must have the same bits.
+The bound is (weights + K and V of the contexts) / copy bandwidth. Weights are random, KV too. The step is also
+run with two layers from another place: the residual stream must have the same bits. What the cut into graphs
+costs is the difference to one graph of the whole step; what kernels the rest goes to, a profiler says.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import re
 import statistics
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from bench.attention import BLOCK_TOKENS, COPY_BYTES_PER_S, read_spec
-from executor.attention.triton_paged import Tiling, TritonKernels
+from bench.machine import gpu, machine, write
+from executor.attention.choose import kernels_for
 from executor.models.decode_buffers import DecodeBuffers, bucket_of
-from executor.models.decoder import Decoder, build_decoder
+from executor.models.decoder import Decoder, build_decoder, greedy
 from executor.models.graphs import DecodeGraphs
 from executor.models.layout import new_region
 from executor.models.random_weights import fill_layer, random_outer
@@ -31,10 +34,26 @@ from executor.models.step import Row
 
 SEED = 0
 
+PARTS = {
+    "attention": r"attend_to_splits|merge_splits",
+    "store": r"store_heads",
+    "norms": r"layer_?norm|rms_?norm",
+    "gemms": r"gemm|nvjet|cutlass|splitk|cublas",
+}
+"""Kernels by what is in their names, in this order; whatever else there is adds, multiplies, copies or samples."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A decode step: its median time, its bound, and whether a layer's place changed any bit."""
+    """A decode step.
+
+    Attributes:
+        step_ms, slowest_ms: time on the device, median and longest.
+        ratio: of the median to the bound.
+        one_graph_ms: the same step as a single graph.
+        parts_ms: sums of the kernels' own times.
+        fill_us, launch_us: what the host takes to fill the buffers and to ask for the graphs.
+    """
 
     model: str
     batch: int
@@ -43,11 +62,12 @@ class Measured:
     slowest_ms: float
     bound_ms: float
     ratio: float
-    fill_ms: float
+    one_graph_ms: float
+    parts_ms: dict[str, float]
+    fill_us: float
+    launch_us: float
     n_graphs: int
     is_bitwise_equal_from_elsewhere: bool
-    device: str
-    torch_version: str
 
 
 def main() -> None:
@@ -55,33 +75,29 @@ def main() -> None:
     parser.add_argument("--model", default="opt_13b")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--context", type=int, default=1024, help="tokens of each sequence, the new one included")
-    parser.add_argument("--tiling", help="a variant of bench.attention; the default is what a server would take")
     parser.add_argument("--n-steps", type=int, default=20)
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    bench = Bench(arguments.model, arguments.batch, arguments.context, arguments.tiling)
-    measured = bench.measure(arguments.n_steps)
-    if arguments.profile:
-        bench.profile()
+    measured = Bench(arguments.model, arguments.batch, arguments.context).measure(arguments.n_steps)
     if arguments.out:
-        arguments.out.write_text(json.dumps(asdict(measured), indent=1) + "\n")
+        write(arguments.out, machine(*gpu()), [asdict(measured)])
     print(
         f"{measured.model} {measured.batch} x {measured.context}: {measured.step_ms:.2f} ms a step, bound "
         f"{measured.bound_ms:.2f} ms, ratio {measured.ratio:.3f}; same bits from another place: "
-        f"{measured.is_bitwise_equal_from_elsewhere}"
+        f"{measured.is_bitwise_equal_from_elsewhere}\n"
+        f"one graph {measured.one_graph_ms:.2f} ms; kernels in ms: {measured.parts_ms}\n"
+        f"the host takes {measured.fill_us:.0f} us to fill and {measured.launch_us:.0f} us to launch"
     )
 
 
 class Bench:
     """A model with random weights, a KV range, and one decode batch whose blocks are scattered over it."""
 
-    def __init__(self, model: str, batch: int, context: int, tiling: str | None) -> None:
+    def __init__(self, model: str, batch: int, context: int) -> None:
         self.model, self.batch, self.context = model, batch, context
         self.bucket = bucket_of(batch)
         spec, device = read_spec(model), torch.device("cuda:0")
-        kernels = TritonKernels(Tiling.named(tiling) if tiling else None)
-        self.decoder: Decoder = build_decoder(spec, random_outer(spec, SEED, device), kernels)
+        self.decoder: Decoder = build_decoder(spec, random_outer(spec, SEED, device), kernels_for(device))
         self.regions = [new_region(self.decoder.layout.n_bytes, device) for _ in range(spec.shape.n_layers)]
         for layer, region in enumerate(self.regions):
             fill_layer(self.decoder.layout, region, SEED, layer)
@@ -107,36 +123,70 @@ class Bench:
             self.buffers.fill(self.rows, self.bucket)
 
     def measure(self, n_steps: int) -> Measured:
-        """Time steps on the device, and filling on the host's side as well."""
-        times: list[float] = []
-        fills: list[float] = []
+        """Measure everything."""
         self.fill()
-        for _ in range(n_steps + 3):
-            marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-            marks[0].record(self.stream)
-            self.fill()
-            marks[1].record(self.stream)
-            self.step(self.regions)
-            marks[2].record(self.stream)
-            marks[2].synchronize()
-            fills.append(marks[0].elapsed_time(marks[1]))
-            times.append(marks[1].elapsed_time(marks[2]))
-        bound_ms = self.bound_ms()
-        step_ms = statistics.median(times[3:])
+        self.step(self.regions)
+        steps_ms, fills_us, launches_us = zip(*(self.timed_step() for _ in range(n_steps + 3)), strict=True)
+        step_ms, bound_ms = statistics.median(steps_ms[3:]), self.bound_ms()
         return Measured(
             model=self.model,
             batch=self.batch,
             context=self.context,
             step_ms=round(step_ms, 3),
-            slowest_ms=round(max(times[3:]), 3),
+            slowest_ms=round(max(steps_ms[3:]), 3),
             bound_ms=round(bound_ms, 3),
             ratio=round(step_ms / bound_ms, 4),
-            fill_ms=round(statistics.median(fills[3:]), 3),
+            one_graph_ms=round(self.one_graph_ms(n_steps), 3),
+            parts_ms=self.parts_ms(),
+            fill_us=round(statistics.median(fills_us[3:]), 1),
+            launch_us=round(statistics.median(launches_us[3:]), 1),
             n_graphs=self.graphs.n_graphs,
             is_bitwise_equal_from_elsewhere=self.is_equal_from_elsewhere(),
-            device=torch.cuda.get_device_name(),
-            torch_version=torch.__version__,
         )
+
+    def timed_step(self) -> tuple[float, float, float]:
+        """Time one step on the device, in ms, and what the host does for it, in us."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began = perf_counter()
+        self.fill()
+        filled = perf_counter()
+        start.record(self.stream)
+        self.step(self.regions)
+        end.record(self.stream)
+        launched = perf_counter()
+        end.synchronize()
+        return start.elapsed_time(end), (filled - began) * 1e6, (launched - filled) * 1e6
+
+    @torch.inference_mode()
+    def one_graph_ms(self, n_steps: int) -> float:
+        """Median time of the same step as a single graph."""
+        step, graph = self.buffers.step(self.bucket), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            hidden = self.decoder.embed(step)
+            for layer, region in enumerate(self.regions):
+                self.decoder.run_layer(self.decoder.layer(region), layer, hidden, self.kv, step)
+            greedy(self.decoder.logits(hidden, step))
+        times: list[float] = []
+        with torch.cuda.stream(self.stream):
+            for _ in range(n_steps + 3):
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                graph.replay()
+                end.record()
+                end.synchronize()
+                times.append(start.elapsed_time(end))
+        return statistics.median(times[3:])
+
+    def parts_ms(self) -> dict[str, float]:
+        """Add up the kernels of one step by what they are."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            self.step(self.regions)
+            self.stream.synchronize()
+        parts: Counter[str] = Counter()
+        for kernel in profiler.key_averages():
+            part = next((part for part, names in PARTS.items() if re.search(names, kernel.key, re.I)), "others")
+            parts[part] += kernel.self_device_time_total
+        return {part: round(us / 1e3, 3) for part, us in parts.items()}
 
     def bound_ms(self) -> float:
         """Time to read every weight and the batch's K and V once."""
@@ -161,14 +211,6 @@ class Bench:
             self.graphs.layer(self.bucket, layer, slot if is_moved else home)
         self.stream.synchronize()
         return torch.equal(self.graphs.hidden, expected)
-
-    def profile(self) -> None:
-        """Print where the time of one step goes, kernel by kernel."""
-        self.fill()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-            self.step(self.regions)
-            self.stream.synchronize()
-        print(profiler.key_averages().table(sort_by="cuda_time_total", row_limit=20, max_name_column_width=60))
 
 
 if __name__ == "__main__":

@@ -1,30 +1,28 @@
 """What virtual memory costs the host: each driver call by size, and a layer lent and taken back either way.
 
-    python -m bench.vmm > vmm.jsonl              a GPU
+    python -m bench.vmm --out vmm.json           a GPU
     python -m bench.vmm --memfd --repeats 20     the stand-in on any Linux machine: does it run?
 
-One JSON row a line: first the machine, then ``call`` rows (one handle of a size, mapped
-whole), ``prefix`` (fewer pages than the handle has), ``open`` and ``lend`` rows (one
-OPT-13b lending to itself; nothing is copied, fences wait for nothing). Times are of the
-host, in microseconds.
+``call`` rows are of one handle of a size, ``open`` and ``lend`` rows of one OPT-13b that lends
+to itself (nothing is copied, fences wait for nothing). Times are of the host, in microseconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
+from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter_ns
 
 import torch
 
 from bench.fit_roofline import read_shape
+from bench.machine import gpu, machine, write
 from executor.memory.device import DeviceMemory
 from executor.memory.extents import Extents, measure
 from executor.memory.mover import Fetch, HomeId
@@ -36,7 +34,6 @@ from policies.memory.layout import lay_out
 from policies.memory.ledger import partition
 from policies.memory.ops import Cycle, Lend, Load, Op, Withdraw
 from policies.types import GIB, MIB, HardwareProfile, LinkProfile
-from traces.provenance import commit, versions
 
 HANDLE_MIB = (2, 6, 16, 64, 320, 640)
 N_HANDLES = 8
@@ -72,18 +69,6 @@ def call_rows(driver: Driver, handle_mib: int, repeats: int) -> Iterator[Row]:
         timed("free", partial(driver.free, start, N_HANDLES * n_bytes))
     for name, values in times_us.items():
         yield {"row": "call", "call": name, "handle_mib": handle_mib, **_spread(values[len(values) // n_rounds :])}
-
-
-def prefix_row(driver: Driver) -> Row:
-    """Whether the driver maps the first pages of a handle without the rest, as a lent home needs it."""
-    page = driver.granularity_bytes
-    handle, address = driver.create(3 * page), driver.reserve(3 * page)
-    driver.map(address, handle, 2 * page)
-    driver.allow_access(address, 2 * page)
-    driver.unmap(address, 2 * page)
-    driver.free(address, 3 * page)
-    driver.release(handle)
-    return {"row": "prefix", "mapped_pages": 2, "handle_pages": 3, "works": True}
 
 
 class StandStill:
@@ -170,23 +155,10 @@ def opt_13b(driver: Driver) -> Extents:
     return replace(extents, lendable=frozenset({SLOT, LENT}))
 
 
-def machine_row(driver: Driver) -> Row:
-    """Say where this was measured, and with what."""
-    name, packages = "memfd", versions()
-    if driver.device != "cpu":
-        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        name = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-        packages["cuda-bindings"] = version("cuda-bindings")
-    page_mib = driver.granularity_bytes / MIB
-    return {"row": "machine", "device": name, "page_mib": page_mib, "commit": commit(), "versions": packages}
-
-
 def rows(driver: Driver, repeats: int) -> Iterator[Row]:
     """Measure everything."""
-    yield machine_row(driver)
     for handle_mib in HANDLE_MIB:
         yield from call_rows(driver, handle_mib, repeats)
-    yield prefix_row(driver)
     for mode in LendMode:
         yield from lend_rows(driver, mode, repeats)
 
@@ -204,16 +176,23 @@ def _open(arguments: argparse.Namespace) -> Driver:
 
 
 def main() -> None:
-    """Print a row a line, as they are measured."""
+    """Print rows as they are measured, then write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=int, default=0, help="index of the GPU")
     parser.add_argument("--memfd", action="store_true", help="use the stand-in instead of a GPU")
     parser.add_argument("--repeats", type=int, default=200, help="timed calls of each kind")
+    parser.add_argument("--out", type=Path, help="JSON file for all rows")
     arguments = parser.parse_args()
     driver = _open(arguments)
+    done: list[Row] = []
     for row in rows(driver, arguments.repeats):
         print(json.dumps(row), flush=True)
+        done.append(row)
+    page_mib = driver.granularity_bytes / MIB
     driver.close()
+    if arguments.out:
+        head = machine("memfd", "none") if arguments.memfd else machine(*gpu(arguments.device))
+        write(arguments.out, head | {"page_mib": page_mib}, done)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Decode attention over paged KV in Triton: three kernels for one split of a context, and their merger.
+"""Decode attention over paged KV in Triton: one kernel for a split of a context, and the merger of splits.
 
-One program attends from one token of one sequence, for the query heads of one or several
-KV heads, to one split of its context; ``merge_splits`` then adds the splits up. How many splits
-there are, and which tokens each covers, follows from the step alone, no program waits for
-another and nothing is added atomically, so the same step gives the same bits.
+A program attends from one token of one sequence, for the query heads of one KV head, to one
+split of its context; ``merge_splits`` then adds the splits up. How many splits there are, and
+which tokens each covers, follows from the step alone, no program waits for another and nothing
+is added atomically, so the same step gives the same bits.
 
 The ids of the next tile's blocks are read while this tile is computed: addresses then depend
 on the iteration before, and Triton keeps several tiles in flight.
@@ -22,7 +22,7 @@ FLOOR = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def attend_by_dot(
+def attend_to_splits(
     query_ptr,  # (n_decodes, n_heads, HEAD_DIM), rows query_stride apart
     kv_ptr,  # one layer: (n_blocks, 2, BLOCK_TOKENS, N_KV_HEADS, HEAD_DIM), blocks BLOCK_STRIDE apart
     tables_ptr,  # (n_decodes, table_stride) int32
@@ -43,7 +43,7 @@ def attend_by_dot(
     N_STAGES: tl.constexpr,  # tiles in flight, and one more
     QUERY_ROWS: tl.constexpr,  # GROUP, padded to what the tensor cores take
 ):
-    """One KV head a program, scores and sums on the tensor cores."""
+    """Attend to each split of each context; scores and sums are taken on the tensor cores."""
     head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first, end = _split_of(tl.load(contexts_ptr + seq), split, N_SPLITS, TILE)
     rows, lanes, dims = tl.arange(0, QUERY_ROWS), tl.arange(0, TILE), tl.arange(0, HEAD_DIM)
@@ -73,104 +73,13 @@ def attend_by_dot(
         peak = higher
 
     place = (seq * N_KV_HEADS * GROUP + heads) * N_SPLITS + split
-    _store_part(attended, peak, total, real, place, parts_ptr, peak_ptr, total_ptr, N_SPLITS, HEAD_DIM)
-
-
-@triton.jit
-def attend_by_lanes(
-    query_ptr,
-    kv_ptr,
-    tables_ptr,
-    contexts_ptr,
-    parts_ptr,
-    peak_ptr,
-    total_ptr,
-    query_stride,
-    table_stride,
-    scale,
-    N_KV_HEADS: tl.constexpr,
-    HEADS: tl.constexpr,  # KV heads a program, with one query head each
-    HEAD_DIM: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr,
-    BLOCK_STRIDE: tl.constexpr,
-    N_SPLITS: tl.constexpr,
-    TILE: tl.constexpr,
-    N_STAGES: tl.constexpr,
-):
-    """Several KV heads a program, so that what it reads of a token is one long access.
-
-    Each of the ``TILE`` lanes keeps a softmax of its own over every ``TILE``-th token; threads
-    exchange nothing but scores until the lanes are merged at the end.
-    """
-    group, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first, end = _split_of(tl.load(contexts_ptr + seq), split, N_SPLITS, TILE)
-    lanes, heads = tl.arange(0, TILE), group * HEADS + tl.arange(0, HEADS)
-    inner = heads[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    query = tl.load(query_ptr + seq.to(tl.int64) * query_stride + inner).to(tl.float32) * scale
-
-    peak = tl.full([TILE, HEADS], FLOOR, tl.float32)
-    total = tl.zeros([TILE, HEADS], tl.float32)
-    attended = tl.zeros([TILE, HEADS, HEAD_DIM], tl.float32)
-    table_ptr = tables_ptr + seq * table_stride
-    block = tl.load(table_ptr + (first + lanes) // BLOCK_TOKENS, mask=first + lanes < end, other=0)
-    for start in tl.range(first, end, TILE, num_stages=N_STAGES):
-        tokens = start + lanes
-        inside = tokens < end
-        row = block.to(tl.int64) * BLOCK_STRIDE + (tokens % BLOCK_TOKENS) * (N_KV_HEADS * HEAD_DIM)
-        at = row[:, None, None] + inner[None, :, :]
-        key = tl.load(kv_ptr + at, mask=inside[:, None, None], other=0.0)
-        value = tl.load(kv_ptr + BLOCK_TOKENS * N_KV_HEADS * HEAD_DIM + at, mask=inside[:, None, None], other=0.0)
-        block = tl.load(table_ptr + (tokens + TILE) // BLOCK_TOKENS, mask=tokens + TILE < end, other=0)
-        peak, total, attended = _absorb(peak, total, attended, query, key, value, inside)
-
-    peak, total, attended = _merge_lanes(peak, total, attended)
-    place = (seq * N_KV_HEADS + heads) * N_SPLITS + split
-    _store_part(attended, peak, total, heads >= 0, place, parts_ptr, peak_ptr, total_ptr, N_SPLITS, HEAD_DIM)
-
-
-@triton.jit
-def attend_by_blocks(
-    query_ptr,
-    kv_blocks,  # descriptor of one layer: (n_blocks, 2 * BLOCK_TOKENS, N_KV_HEADS, HEAD_DIM)
-    tables_ptr,
-    contexts_ptr,
-    parts_ptr,
-    peak_ptr,
-    total_ptr,
-    query_stride,
-    table_stride,
-    scale,
-    N_KV_HEADS: tl.constexpr,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr,
-    N_SPLITS: tl.constexpr,
-    N_STAGES: tl.constexpr,
-):
-    """As ``attend_by_lanes``, one block an iteration, fetched by the bulk copy engine instead of by threads."""
-    group, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first, end = _split_of(tl.load(contexts_ptr + seq), split, N_SPLITS, BLOCK_TOKENS)
-    lanes, heads = tl.arange(0, BLOCK_TOKENS), group * HEADS + tl.arange(0, HEADS)
-    inner = heads[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    query = tl.load(query_ptr + seq.to(tl.int64) * query_stride + inner).to(tl.float32) * scale
-
-    peak = tl.full([BLOCK_TOKENS, HEADS], FLOOR, tl.float32)
-    total = tl.zeros([BLOCK_TOKENS, HEADS], tl.float32)
-    attended = tl.zeros([BLOCK_TOKENS, HEADS, HEAD_DIM], tl.float32)
-    table_ptr = tables_ptr + seq * table_stride
-    block = tl.load(table_ptr + first // BLOCK_TOKENS, mask=first < end, other=0)
-    for start in tl.range(first, end, BLOCK_TOKENS, num_stages=N_STAGES):
-        key = kv_blocks.load([block, 0, group * HEADS, 0]).reshape(BLOCK_TOKENS, HEADS, HEAD_DIM)
-        value = kv_blocks.load([block, BLOCK_TOKENS, group * HEADS, 0]).reshape(BLOCK_TOKENS, HEADS, HEAD_DIM)
-        following = start + BLOCK_TOKENS
-        block = tl.load(table_ptr + following // BLOCK_TOKENS, mask=following < end, other=0)
-        inside = start + lanes < end
-        value = tl.where(inside[:, None, None], value, 0.0)  # past the end may lie anything
-        peak, total, attended = _absorb(peak, total, attended, query, key, value, inside)
-
-    peak, total, attended = _merge_lanes(peak, total, attended)
-    place = (seq * N_KV_HEADS + heads) * N_SPLITS + split
-    _store_part(attended, peak, total, heads >= 0, place, parts_ptr, peak_ptr, total_ptr, N_SPLITS, HEAD_DIM)
+    if N_SPLITS == 1:
+        attended = attended / tl.where(total == 0.0, 1.0, total)[:, None]
+    else:
+        tl.store(peak_ptr + place, peak, mask=real)
+        tl.store(total_ptr + place, total, mask=real)
+    part_at = place.to(tl.int64)[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(parts_ptr + part_at, attended.to(parts_ptr.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
@@ -198,36 +107,3 @@ def _split_of(context, split, N_SPLITS: tl.constexpr, TILE: tl.constexpr):
     """First token and end of one split: whole tiles, as many in each; the last splits may be empty."""
     tokens = tl.cdiv(tl.cdiv(context, TILE), N_SPLITS) * TILE
     return split * tokens, tl.minimum((split + 1) * tokens, context)
-
-
-@triton.jit
-def _absorb(peak, total, attended, query, key, value, inside):
-    """Let each lane see one more token: softmax, and the sum of values it weighs."""
-    scores = tl.sum(key.to(tl.float32) * query[None, :, :], axis=2)
-    scores = tl.where(inside[:, None], scores, float("-inf"))
-    higher = tl.maximum(peak, scores)
-    shrink, weights = tl.exp2(peak - higher), tl.exp2(scores - higher)
-    attended = attended * shrink[:, :, None] + weights[:, :, None] * value.to(tl.float32)
-    return higher, total * shrink + weights, attended
-
-
-@triton.jit
-def _merge_lanes(peak, total, attended):
-    """Add up what the lanes have seen: (HEADS,), (HEADS,) and (HEADS, HEAD_DIM)."""
-    highest = tl.max(peak, axis=0)
-    weights = tl.exp2(peak - highest[None, :])
-    return highest, tl.sum(total * weights, axis=0), tl.sum(attended * weights[:, :, None], axis=0)
-
-
-@triton.jit
-def _store_part(
-    attended, peak, total, real, place, parts_ptr, peak_ptr, total_ptr, N_SPLITS: tl.constexpr, HEAD_DIM: tl.constexpr
-):
-    """Store what some heads have attended to: normalised at once if there is one split, else with its softmax."""
-    at = parts_ptr + place.to(tl.int64)[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
-    if N_SPLITS == 1:
-        attended = attended / tl.where(total == 0.0, 1.0, total)[:, None]
-    else:
-        tl.store(peak_ptr + place, peak, mask=real)
-        tl.store(total_ptr + place, total, mask=real)
-    tl.store(at, attended.to(parts_ptr.dtype.element_ty), mask=real[:, None])

@@ -5,8 +5,8 @@ another range, block after block, as ``policies/memory/layout.py`` numbers them:
 
     | base blocks | lent by model 0: home 0 | home 1 | ... | lent by model 1: home 0 | ...
 
-Of a lent home only the pages under whole blocks are mapped there: the stride between
-two homes may be shorter than a home (OPT-13b: 602 MiB of pages, a stride of 48 blocks = 600 MiB).
+A lent home is mapped there whole, with what is left behind its last whole block
+(OPT-13b: 602 MiB of pages hold 48 blocks of 12.5 MiB; the next home follows after 650 MiB).
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Extents:
         """Addresses of the whole KV range."""
         return _round_up(self.n_block_ids * self.block_bytes, self.page_bytes)
 
-    def lent_extent(self, lender: int, home: int) -> tuple[int, int]:
-        """Offset in the KV range, and bytes mapped there, of a home that this model borrows; 0 if no block fits."""
-        first, n_blocks = self.layout.range_of(lender, home)
-        return first * self.block_bytes, _round_up(n_blocks * self.block_bytes, self.page_bytes)
+    def lent_offset(self, lender: int, home: int) -> int:
+        """Offset in the KV range of a home that this model may borrow."""
+        first, _ = self.layout.range_of(lender, home)
+        return first * self.block_bytes
 
 
 def measure(

@@ -51,17 +51,13 @@ class ModelRanges:
         """Unmap a home in its own place."""
         self.homes.unback(home * self.extents.home_bytes)
 
-    def back_lent(self, lender: int, home: int, handle: int) -> None:
-        """Map a borrowed home in this model's KV range, as far as whole blocks reach."""
-        offset, n_bytes = self.extents.lent_extent(lender, home)
-        if n_bytes:
-            self.kv.back(offset, handle, n_bytes)
+    def back_lent(self, index: int, home: int, lender: ModelRanges) -> None:
+        """Map a home of the lender, model ``index``, in this model's KV range."""
+        self.kv.back(self.extents.lent_offset(index, home), lender.handles[home], lender.extents.home_bytes)
 
-    def unback_lent(self, lender: int, home: int) -> None:
-        """Unmap a borrowed home in this model's KV range."""
-        offset, n_bytes = self.extents.lent_extent(lender, home)
-        if n_bytes:
-            self.kv.unback(offset)
+    def unback_lent(self, index: int, home: int) -> None:
+        """Unmap a home of model ``index`` in this model's KV range."""
+        self.kv.unback(self.extents.lent_offset(index, home))
 
 
 def open_ranges(driver: Driver, extents: Extents, closing: ExitStack) -> ModelRanges:
@@ -117,7 +113,7 @@ class AliasLending:
         for borrower in models:
             for lender in sorted(borrower.extents.lenders):
                 for home in sorted(models[lender].extents.lendable):
-                    borrower.back_lent(lender, home, models[lender].handles[home])
+                    borrower.back_lent(lender, home, models[lender])
 
     def lend(self, lender: int, home: int, borrower: int) -> None:
         """Nothing: it is mapped there."""
@@ -141,14 +137,14 @@ class RemapLending:
         with ExitStack() as undo:
             self._models[lender].unback_home(home)
             undo.callback(self._models[lender].back_home, home)
-            self._models[borrower].back_lent(lender, home, self._models[lender].handles[home])
+            self._models[borrower].back_lent(lender, home, self._models[lender])
             undo.pop_all()
 
     def withdraw(self, lender: int, home: int, borrower: int) -> None:
         """Unmap it in the borrower's KV range, map it at home."""
         with ExitStack() as undo:
             self._models[borrower].unback_lent(lender, home)
-            undo.callback(self._models[borrower].back_lent, lender, home, self._models[lender].handles[home])
+            undo.callback(self._models[borrower].back_lent, lender, home, self._models[lender])
             self._models[lender].back_home(home)
             undo.pop_all()
 
@@ -161,8 +157,7 @@ class RemapLending:
                 if not isinstance(use, Lent):
                     at_home[lender].add(home * self._models[lender].extents.home_bytes)
                     continue
-                offset, n_bytes = self._models[use.borrower].extents.lent_extent(lender, home)
-                in_kv[use.borrower] |= {offset} if n_bytes else set()
+                in_kv[use.borrower].add(self._models[use.borrower].extents.lent_offset(lender, home))
         return all(
             set(model.homes.backed) == at_home[index] and set(model.kv.backed) == in_kv[index]
             for index, model in enumerate(self._models)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from executor.models.step import PADDING_SLOT, Row, StepInput, check_row
 
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Rows that decode steps are padded to. GEMMs of few rows take about as long as those of 64; attention skips padding."""
+"""Rows that decode steps are padded to: a GEMM of few rows takes about as long as one of 64."""
 
 
 def bucket_of(n_rows: int, buckets: Sequence[int] = BATCH_BUCKETS) -> int:
@@ -27,12 +29,35 @@ def bucket_of(n_rows: int, buckets: Sequence[int] = BATCH_BUCKETS) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Host:
-    """What the host writes before a step: token ids, block tables and contexts, pinned where there is a GPU."""
+class _Inputs:
+    """All inputs of a step as parts of one buffer, tables last, so that a bucket is one copy of its first bytes.
 
+    Attributes:
+        buffer: uint8, (n_bytes,).
+        token_ids, positions, slots: (max_rows,) int64.
+        contexts: (max_rows,) int32.
+        block_tables: (max_rows, max_blocks) int32.
+    """
+
+    buffer: Tensor
     token_ids: Tensor
-    block_tables: Tensor
+    positions: Tensor
+    slots: Tensor
     contexts: Tensor
+    block_tables: Tensor
+
+    @classmethod
+    def over(cls, buffer: Tensor, max_rows: int) -> _Inputs:
+        """Divide a buffer of ``n_bytes(max_rows, max_rows, max_blocks)`` bytes."""
+        token_ids, positions, slots = buffer[: 24 * max_rows].view(torch.int64).view(3, max_rows)
+        numbers = buffer[24 * max_rows :].view(torch.int32)
+        tables = numbers[max_rows:].view(max_rows, -1)
+        return cls(buffer, token_ids, positions, slots, numbers[:max_rows], tables)
+
+    @staticmethod
+    def n_bytes(n_rows: int, max_rows: int, max_blocks: int) -> int:
+        """Bytes up to the table of row ``n_rows``: three numbers of 8 bytes a row, one of 4, then tables."""
+        return 28 * max_rows + 4 * n_rows * max_blocks
 
 
 class DecodeBuffers:
@@ -41,6 +66,9 @@ class DecodeBuffers:
     A step can follow another without the host: ``advance`` takes the sampled tokens and moves
     every sequence on by one, as long as its blocks suffice.
 
+    The host works each step out in a buffer of its own, pinned where there is a GPU, and copies
+    it at once. There a row keeps its block table as long as it is filled with the same blocks.
+
     Args:
         max_rows: the largest bucket.
         max_blocks: KV blocks of the longest sequence.
@@ -48,29 +76,25 @@ class DecodeBuffers:
     """
 
     def __init__(self, max_rows: int, max_blocks: int, block_tokens: int, device: torch.device) -> None:
-        self._block_tokens = block_tokens
+        self._max_rows, self._max_blocks, self._block_tokens = max_rows, max_blocks, block_tokens
         on_gpu = device.type == "cuda"
-        self._host = _Host(
-            token_ids=torch.zeros(max_rows, dtype=torch.int64, pin_memory=on_gpu),
-            block_tables=torch.zeros(max_rows, max_blocks, dtype=torch.int32, pin_memory=on_gpu),
-            contexts=torch.zeros(max_rows, dtype=torch.int32, pin_memory=on_gpu),
-        )
-        self._token_ids = self._host.token_ids.to(device)
-        self._block_tables = self._host.block_tables.to(device)
-        self._contexts = self._host.contexts.to(device)
-        self._positions = torch.zeros(max_rows, dtype=torch.int64, device=device)
-        self._slots = torch.full((max_rows,), PADDING_SLOT, dtype=torch.int64, device=device)
+        host = torch.zeros(_Inputs.n_bytes(max_rows, max_rows, max_blocks), dtype=torch.uint8, pin_memory=on_gpu)
+        self._host, self._device = _Inputs.over(host, max_rows), _Inputs.over(host.to(device, copy=True), max_rows)
+        self._device.slots.fill_(PADDING_SLOT)
+        self._tables = self._host.block_tables.view(-1).numpy().data
+        self._filled: list[Sequence[int]] = [()] * max_rows  # what the host's table of each row begins with
         self._sampled = torch.arange(max_rows, device=device)
         self._copied = torch.cuda.Event() if on_gpu else None
 
     def step(self, bucket: int) -> StepInput:
         """Look at the first ``bucket`` rows as a step: views of the same memory every time."""
+        inputs = self._device
         return StepInput(
-            token_ids=self._token_ids[:bucket],
-            positions=self._positions[:bucket],
-            slots=self._slots[:bucket],
-            block_tables=self._block_tables[:bucket],
-            contexts=self._contexts[:bucket],
+            token_ids=inputs.token_ids[:bucket],
+            positions=inputs.positions[:bucket],
+            slots=inputs.slots[:bucket],
+            block_tables=inputs.block_tables[:bucket],
+            contexts=inputs.contexts[:bucket],
             prefills=(),
             sampled=self._sampled[:bucket],
         )
@@ -84,20 +108,17 @@ class DecodeBuffers:
         if len(rows) > bucket:
             raise ValueError(f"{len(rows)} sequences exceed the bucket of {bucket}")
         for index, row in enumerate(rows):
-            check_row(index, row, self._block_tokens, self._block_tables.shape[1])
+            check_row(index, row, self._block_tokens, self._max_blocks)
             if len(row.token_ids) != 1:
                 raise ValueError(f"row {index} has {len(row.token_ids)} new tokens: a decode has one")
         if self._copied is not None:
             self._copied.synchronize()  # the copy of the step before may still read the host's side
         self._write(rows, bucket)
-        step = self.step(bucket)
-        step.token_ids.copy_(self._host.token_ids[:bucket], non_blocking=True)
-        step.block_tables.copy_(self._host.block_tables[:bucket], non_blocking=True)
-        step.contexts.copy_(self._host.contexts[:bucket], non_blocking=True)
+        n_bytes = _Inputs.n_bytes(bucket, self._max_rows, self._max_blocks)
+        self._device.buffer[:n_bytes].copy_(self._host.buffer[:n_bytes], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        self._locate(step)
-        return step
+        return self.step(bucket)
 
     def clear(self, bucket: int) -> StepInput:
         """Make every row padding: a step that reads and writes no KV, for warming up and capturing."""
@@ -111,21 +132,28 @@ class DecodeBuffers:
         """
         step.token_ids.copy_(token_ids)
         step.contexts.add_((step.contexts > 0).int())
-        self._locate(step)
-
-    def _write(self, rows: Sequence[Row], bucket: int) -> None:
-        token_ids, tables = self._host.token_ids.numpy(), self._host.block_tables.numpy()
-        contexts = self._host.contexts.numpy()
-        token_ids[:bucket] = contexts[:bucket] = 0
-        for index, row in enumerate(rows):
-            token_ids[index] = row.token_ids[0]
-            tables[index, : len(row.blocks)] = row.blocks
-            contexts[index] = row.context
-
-    def _locate(self, step: StepInput) -> None:
-        """Find position and slot of each new token, the last of its context."""
         last = step.contexts.long() - 1
         step.positions.copy_(last.clamp(min=0))
         block = step.block_tables.gather(1, (step.positions // self._block_tokens)[:, None])[:, 0]
         slots = block * self._block_tokens + step.positions % self._block_tokens
         step.slots.copy_(torch.where(last >= 0, slots, PADDING_SLOT))
+
+    def _write(self, rows: Sequence[Row], bucket: int) -> None:
+        """Work the step out in the host's buffer."""
+        n_rows, block_tokens = len(rows), self._block_tokens
+        positions = np.array([row.n_before for row in rows], dtype=np.int64)
+        last_blocks = np.array([row.blocks[row.n_before // block_tokens] for row in rows], dtype=np.int64)
+        for inputs, values, padding in (
+            (self._host.token_ids, [row.token_ids[0] for row in rows], 0),
+            (self._host.positions, positions, 0),
+            (self._host.slots, last_blocks * block_tokens + positions % block_tokens, PADDING_SLOT),
+            (self._host.contexts, positions + 1, 0),
+        ):
+            numbers = inputs.numpy()
+            numbers[:n_rows] = values
+            numbers[n_rows:bucket] = padding
+        for index, row in enumerate(rows):
+            if self._filled[index] != row.blocks:
+                first = index * self._max_blocks
+                self._tables[first : first + len(row.blocks)] = array("i", row.blocks)
+                self._filled[index] = list(row.blocks)  # a copy: the scheduler changes its list in place

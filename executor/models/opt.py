@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -66,5 +67,5 @@ def run_opt_layer(
     hidden += functional.linear(attention.attend(qkv, kv, layer, step), weights.out_weight, weights.out_bias)
 
     normed = functional.layer_norm(hidden, size, weights.mlp_norm_weight, weights.mlp_norm_bias, eps)
-    up = functional.linear(normed, weights.up_weight, weights.up_bias).relu_()
+    up = torch.ops.aten._addmm_activation(weights.up_bias, normed, weights.up_weight.t())  # ReLU inside the GEMM
     hidden += functional.linear(up, weights.down_weight, weights.down_bias)

@@ -95,46 +95,38 @@ def compose(rows: Sequence[Row], *, block_tokens: int, max_blocks: int, device: 
         max_blocks: width of the block tables.
 
     Raises:
-        ValueError: a row has no token, too few blocks for its context, or more than ``max_blocks``.
+        ValueError: there is no row, or ``check_row`` refuses one.
     """
+    if not rows:
+        raise ValueError("a step needs at least one sequence")
     for index, row in enumerate(rows):
         check_row(index, row, block_tokens, max_blocks)
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index].token_ids) > 1)  # stable: decodes first
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index].token_ids) > 1)  # decodes first, else as given
+    ordered = [rows[index] for index in order]
     n_decodes = sum(len(row.token_ids) == 1 for row in rows)
-    first_rows = np.cumsum([0, *(len(rows[index].token_ids) for index in order)])
+    ends = np.cumsum([len(row.token_ids) for row in ordered])
+    last_row_of = dict(zip(order, ends - 1, strict=True))
+    tables, contexts = _tables(ordered[:n_decodes], max_blocks)
 
-    tables = np.zeros((n_decodes, max_blocks), dtype=np.int32)
-    contexts = np.zeros(n_decodes, dtype=np.int32)
-    positions, slots = np.empty((2, first_rows[-1]), dtype=np.int64)
-    prefills: list[Prefill] = []
-    last_rows = dict[int, int]()
-    for place, index in enumerate(order):
-        row, first, end = rows[index], int(first_rows[place]), int(first_rows[place + 1])
-        blocks = np.asarray(row.blocks, dtype=np.int64)
-        positions[first:end] = np.arange(row.n_before, row.context)
-        slots[first:end] = (
-            blocks[positions[first:end] // block_tokens] * block_tokens + positions[first:end] % block_tokens
-        )
-        if place < n_decodes:
-            tables[place, : len(blocks)], contexts[place] = blocks, row.context
-        else:
-            used = torch.from_numpy(blocks[: -(-row.context // block_tokens)]).to(device)
-            prefills.append(Prefill(first_row=first, n_new=end - first, context=row.context, blocks=used))
-        if row.samples:
-            last_rows[index] = end - 1
+    def on_device(values: Sequence[int] | np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(device)
 
-    token_ids = np.concatenate([np.asarray(rows[index].token_ids, dtype=np.int64) for index in order])
-    sampled = np.array([last_rows[index] for index in sorted(last_rows)], dtype=np.int64)
-    on_device = [torch.from_numpy(host).to(device) for host in (token_ids, positions, slots, tables, contexts, sampled)]
-    token_ids_, positions_, slots_, tables_, contexts_, sampled_ = on_device
     return StepInput(
-        token_ids=token_ids_,
-        positions=positions_,
-        slots=slots_,
-        block_tables=tables_,
-        contexts=contexts_,
-        prefills=tuple(prefills),
-        sampled=sampled_,
+        token_ids=on_device([token_id for row in ordered for token_id in row.token_ids]),
+        positions=on_device(np.concatenate([_positions(row) for row in ordered])),
+        slots=on_device(np.concatenate([_slots(row, block_tokens) for row in ordered])),
+        block_tables=torch.from_numpy(tables).to(device),
+        contexts=torch.from_numpy(contexts).to(device),
+        prefills=tuple(
+            Prefill(
+                first_row=int(end) - len(row.token_ids),
+                n_new=len(row.token_ids),
+                context=row.context,
+                blocks=on_device(row.blocks[: -(-row.context // block_tokens)]),
+            )
+            for row, end in zip(ordered[n_decodes:], ends[n_decodes:], strict=True)
+        ),
+        sampled=on_device([last_row_of[index] for index, row in enumerate(rows) if row.samples]),
     )
 
 
@@ -150,3 +142,22 @@ def check_row(index: int, row: Row, block_tokens: int, max_blocks: int) -> None:
         raise ValueError(f"row {index}: {len(row.blocks)} blocks of {block_tokens} hold less than {row.context} tokens")
     if len(row.blocks) > max_blocks:
         raise ValueError(f"row {index}: {len(row.blocks)} blocks exceed the table's {max_blocks}")
+
+
+def _tables(decodes: Sequence[Row], max_blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Block tables, (n_decodes, max_blocks), and contexts, (n_decodes,), both int32."""
+    tables = np.zeros((len(decodes), max_blocks), dtype=np.int32)
+    for table, row in zip(tables, decodes, strict=True):
+        table[: len(row.blocks)] = row.blocks
+    return tables, np.array([row.context for row in decodes], dtype=np.int32)
+
+
+def _positions(row: Row) -> np.ndarray:
+    """Positions of the new tokens."""
+    return np.arange(row.n_before, row.context)
+
+
+def _slots(row: Row, block_tokens: int) -> np.ndarray:
+    """Where K and V of the new tokens go."""
+    positions = _positions(row)
+    return np.asarray(row.blocks)[positions // block_tokens] * block_tokens + positions % block_tokens

@@ -15,7 +15,7 @@ from executor.vmm.driver import DriverError
 
 @dataclass(slots=True)
 class Mapping:
-    """``n_bytes`` of a handle behind some address."""
+    """A handle, all ``n_bytes`` of it, behind some address."""
 
     handle: int
     n_bytes: int
@@ -72,10 +72,10 @@ class Books:
             _refuse("release", f"there is no handle {handle}")
 
     def may_map(self, address: int, handle: int, n_bytes: int) -> None:
-        """Refuse a mapping outside a reservation, over another one, or of more than the handle has."""
+        """Refuse a mapping outside a reservation, over another one, or of another size than the handle's."""
         self.may_size("map", n_bytes)
         self.may_size("map", address)
-        if n_bytes > self.handles.get(handle, 0):
+        if n_bytes != self.handles.get(handle, 0):
             _refuse("map", f"handle {handle} has {self.handles.get(handle, 0)} bytes, not {n_bytes}")
         if not any(start <= address and address + n_bytes <= start + size for start, size in self.reservations.items()):
             _refuse("map", f"{n_bytes} bytes from {address:#x} are in no reservation")

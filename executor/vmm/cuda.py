@@ -57,7 +57,7 @@ class CudaDriver:
         _checked("cuMemRelease", cuda.cuMemRelease(handle))
 
     def map(self, address: int, handle: int, n_bytes: int) -> None:
-        """Put the first bytes of a handle behind an address (the driver knows no other offset than 0)."""
+        """Put a whole handle behind an address: of a part the driver says CUDA_ERROR_NOT_SUPPORTED (580.159.04)."""
         _checked("cuMemMap", cuda.cuMemMap(address, n_bytes, 0, handle, 0))
 
     def allow_access(self, address: int, n_bytes: int) -> None:
@@ -65,7 +65,7 @@ class CudaDriver:
         _checked("cuMemSetAccess", cuda.cuMemSetAccess(address, n_bytes, [self._access], 1))
 
     def unmap(self, address: int, n_bytes: int) -> None:
-        """Take mappings away. The driver does not wait for kernels that still touch them."""
+        """Take mappings away. The driver does not wait for kernels that touch them, and may accept what is not mapped."""
         _checked("cuMemUnmap", cuda.cuMemUnmap(address, n_bytes))
 
     def pin(self, n_bytes: int) -> int:

@@ -67,7 +67,7 @@ class Driver(Protocol):
         ...
 
     def map(self, address: int, handle: int, n_bytes: int) -> None:
-        """Put the first ``n_bytes`` of a handle behind a reserved address; touching them still faults."""
+        """Put a handle, all ``n_bytes`` of it, behind a reserved address; touching it still faults."""
         ...
 
     def allow_access(self, address: int, n_bytes: int) -> None:
@@ -77,7 +77,8 @@ class Driver(Protocol):
     def unmap(self, address: int, n_bytes: int) -> None:
         """Take whole mappings that fill this range away; touching it faults, the content stays in the handles.
 
-        The caller has seen to it that nothing in flight touches the range.
+        The caller has seen to it that nothing in flight touches the range, and that it is mapped:
+        CUDA may accept a range that is not.
         """
         ...
 

@@ -101,7 +101,7 @@ class FaultyDriver:
         del self._books.handles[handle]
 
     def map(self, address: int, handle: int, n_bytes: int) -> None:
-        """Put the first bytes of a handle behind an address."""
+        """Put a whole handle behind an address."""
         self._enter("map")
         self._books.may_map(address, handle, n_bytes)
         self._inner.map(address, handle, n_bytes)

@@ -88,7 +88,7 @@ class MemfdDriver:
         self._free_if_unused(handle)
 
     def map(self, address: int, handle: int, n_bytes: int) -> None:
-        """Put the first bytes of a handle behind an address."""
+        """Put a whole handle behind an address."""
         self._books.may_map(address, handle, n_bytes)
         self._mmap(address, n_bytes, PROT_NONE, mmap.MAP_SHARED | MAP_FIXED, self._fd, handle)
         self._books.mapped(address, handle, n_bytes)

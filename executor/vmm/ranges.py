@@ -32,7 +32,7 @@ class AddressRange:
         return MappingProxyType(self._backed)
 
     def back(self, offset: int, handle: int, n_bytes: int) -> None:
-        """Put the first ``n_bytes`` of a handle behind an offset, readable and writable, or change nothing.
+        """Put a handle, all ``n_bytes`` of it, behind an offset, readable and writable, or change nothing.
 
         Raises:
             DriverError: the driver refused; if access was refused, the mapping was undone.

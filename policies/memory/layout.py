@@ -6,7 +6,10 @@ at a multiple of lcm(page, block), so that no block straddles two ranges::
 
     | base | model 0: home 0 | home 1 | ... | model 1: home 0 | ...
 
-What is left at the end of a home (less than one block) is lost while it is lent.
+A place has room for the whole home, since a GPU maps physical memory whole or not at all
+(cuMemMap of fewer bytes than a handle has: CUDA_ERROR_NOT_SUPPORTED; an H200, driver 580.159.04).
+What is left at the end of a home (less than one block) is lost while it is lent, and block
+ids between its last whole block and the next place are never used.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class KvLayout:
         n_base_blocks: blocks 0..n_base_blocks - 1 are its own.
         first_blocks: for each lender the id at which the range of its home 0 starts.
         strides: for each lender the ids from one home's range to the next.
-        blocks_per_home: for each lender the blocks that one of its homes holds.
+        blocks_per_home: for each lender the whole blocks that one of its homes holds.
     """
 
     n_base_blocks: int
@@ -60,11 +63,11 @@ def lay_out(
     strides: list[int] = []
     fits: list[int] = []
     for lender in lenders:
-        n_blocks = home_pages(lender, hardware) * hardware.page_bytes // block_bytes
-        stride = _round_up(max(n_blocks, 1), alignment_blocks)
+        home_bytes = home_pages(lender, hardware) * hardware.page_bytes
+        stride = _round_up(-(-home_bytes // block_bytes), alignment_blocks)
         firsts.append(cursor)
         strides.append(stride)
-        fits.append(n_blocks)
+        fits.append(home_bytes // block_bytes)
         cursor += stride * lender.n_layers
     return KvLayout(
         n_base_blocks=n_base_blocks, first_blocks=tuple(firsts), strides=tuple(strides), blocks_per_home=tuple(fits)

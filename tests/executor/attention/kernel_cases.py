@@ -11,19 +11,14 @@ import torch
 from torch import Tensor
 
 from executor.attention.sdpa import SdpaKernels
-from executor.attention.triton_paged import Kernel, Tiling, TritonKernels
+from executor.attention.triton_paged import GROUPED_HEADS, SINGLE_HEADS, Tiling, TritonKernels
 from executor.models.rotary import Rotary
 from executor.models.step import Row, StepInput, compose
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TILINGS = [
-    Tiling(kernel=kernel, tile_tokens=tile, heads=heads, n_warps=4, n_stages=stages, n_programs=n_programs)
-    for kernel, tile, heads, stages in [
-        (Kernel.DOT, 32, 1, 1),
-        (Kernel.LANES, 16, 1, 2),
-        (Kernel.LANES, 32, 2, 1),
-        (Kernel.BLOCKS, 16, 4, 3),
-    ]
+    replace(tiling, n_programs=n_programs)
+    for tiling in (SINGLE_HEADS, GROUPED_HEADS, Tiling(tile_tokens=16, n_warps=1, n_stages=1))
     for n_programs in (1, 32)
 ]
 SIZES = [(4, 4), (8, 2)]  # heads, KV heads
@@ -53,8 +48,6 @@ def random_kv(n_kv_heads: int) -> Tensor:
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 @pytest.mark.parametrize(("n_heads", "n_kv_heads"), SIZES)
 def test_decoding_agrees_with_the_reference(n_heads: int, n_kv_heads: int, tiling: Tiling) -> None:
-    if n_heads > n_kv_heads and tiling.kernel is not Kernel.DOT:
-        pytest.skip("for one query head a KV head")
     torch.manual_seed(3)
     step, kv = ragged_step(), random_kv(n_kv_heads)
     query = torch.randn(4, n_heads, HEAD_DIM, device=DEVICE)
@@ -87,3 +80,14 @@ def test_storing_agrees_with_the_reference(n_heads: int, n_kv_heads: int, is_rot
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(query[:3], expected[:3], rtol=1e-6, atol=1e-6)
     assert ours.count_nonzero() == 3 * 2 * n_kv_heads * HEAD_DIM
+
+
+def test_heads_of_a_size_that_tiles_do_not_take_are_refused() -> None:
+    kv = torch.zeros(1, N_LAYERS, 2, BLOCK_TOKENS, 4, 80, device=DEVICE)
+    with pytest.raises(ValueError, match="head_dim=80 is no power of two"):
+        TritonKernels().decode(torch.zeros(4, 4, 80, device=DEVICE), kv, LAYER, ragged_step())
+
+
+def test_contexts_are_split_until_there_are_programs_enough() -> None:
+    # 528 programs at least: 64 x 40 suffice whole; 1 x 40 need 13.2 splits, so 16; 1 x 8 would need 66, 32 is the most.
+    assert [SINGLE_HEADS.n_splits(*sizes) for sizes in [(64, 40), (1, 40), (1, 8)]] == [1, 16, 32]

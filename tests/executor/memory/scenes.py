@@ -99,7 +99,8 @@ class Scene:
         self.mark_kv()
 
     def true_weights(self, model: int, layer: int) -> torch.Tensor:
-        return _random_bytes(100 * model + layer, self.memory.models[model].region_bytes)
+        """What a layer has to hold, on the device."""
+        return _random_bytes(100 * model + layer, self.memory.models[model].region_bytes, self.driver.device)
 
     def held_blocks(self, model: int) -> list[int]:
         """Block ids with pages behind them."""
@@ -149,13 +150,13 @@ class Scene:
             assert bool((self.memory.kv(model)[block] == mark).all()), f"model {model} block {block}"
 
     def holds(self, model: int, home: int, layer: int) -> bool:
-        return torch.equal(self.memory.weights(model, home).cpu(), self.true_weights(model, layer))
+        return torch.equal(self.memory.weights(model, home), self.true_weights(model, layer))
 
 
 @cache
-def _random_bytes(seed: int, n_bytes: int) -> torch.Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randint(256, (n_bytes,), dtype=torch.uint8, generator=random)
+def _random_bytes(seed: int, n_bytes: int, device: str) -> torch.Tensor:
+    random = torch.Generator(device).manual_seed(seed)
+    return torch.randint(256, (n_bytes,), dtype=torch.uint8, device=device, generator=random)
 
 
 def residency_of(memory: DeviceMemory, model: int) -> tuple[object, ...]:

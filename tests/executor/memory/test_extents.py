@@ -49,10 +49,11 @@ def test_mappings_of_a_kv_range_are_whole_pages_that_do_not_meet(
     models: list[ModelShape], page_bytes: int, block_tokens: int, n_kv_pages: int
 ) -> None:
     needed = max(each.total_bytes for each in models) + (n_kv_pages + 8 * 5) * page_bytes
-    for each in extents_of(tuple(models), machine(page_bytes, len(models) * needed), block_tokens):
+    sizes_of_all = extents_of(tuple(models), machine(page_bytes, len(models) * needed), block_tokens)
+    for each in sizes_of_all:
         spans = [(0, each.base_bytes)]
-        for lender, shape in enumerate(models):
-            spans += [each.lent_extent(lender, home) for home in range(shape.n_layers)]
+        for lender, sizes in enumerate(sizes_of_all):
+            spans += [(each.lent_offset(lender, home), sizes.home_bytes) for home in range(sizes.n_homes)]
         end = 0
         for offset, n_bytes in spans:
             assert offset % page_bytes == n_bytes % page_bytes == 0
@@ -71,23 +72,22 @@ def test_every_block_lies_within_one_mapping_and_a_mapping_within_its_pages(
         assert each.layout.n_base_blocks * each.block_bytes <= each.base_bytes <= each.part.kv_pages * page_bytes
         for lender in range(len(models)):
             first, n_blocks = each.layout.range_of(lender, 0)
-            offset, n_bytes = each.lent_extent(lender, 0)
-            assert offset == first * each.block_bytes
-            assert n_blocks * each.block_bytes <= n_bytes <= sizes[lender].home_bytes
+            assert each.lent_offset(lender, 0) == first * each.block_bytes
+            assert n_blocks * each.block_bytes <= sizes[lender].home_bytes < (n_blocks + 1) * each.block_bytes
 
 
 def test_a_home_of_opt_13b_as_kv_of_another_opt_13b() -> None:
     # Arithmetic: 16 tokens x 2 x 40 heads x 128 x 2 bytes x 40 layers = 12.5 MiB a block; lcm(2, 12.5) = 50 MiB.
     # 629,278,720 bytes a layer (conf/model/opt_13b.yaml) = 300.06 pages of 2 MiB, so 301 = 602 MiB;
-    # 48 blocks = 600 MiB.
+    # 48 whole blocks = 600 MiB, but the next home starts where the whole one has room: 13 x 50 = 650 MiB on.
     opt = shape(40, 629_278_720, head_dim=128, n_kv_heads=40)
     (each,) = extents_of((opt,), machine(2 * MIB, 64 * 2**30), block_tokens=16)
     assert each.block_bytes == 12.5 * MIB
     assert each.home_bytes == 602 * MIB
-    first, second = each.lent_extent(0, 0), each.lent_extent(0, 1)
-    assert first[1] == 600 * MIB
-    assert second[0] - first[0] == 600 * MIB
-    assert first[0] % (50 * MIB) == 0
+    assert each.layout.blocks_per_home == (48,)
+    first, second = each.lent_offset(0, 0), each.lent_offset(0, 1)
+    assert second - first == 650 * MIB
+    assert first % (50 * MIB) == 0
 
 
 def test_base_blocks_beyond_the_pages_of_the_partition_are_refused() -> None:

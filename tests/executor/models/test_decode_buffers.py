@@ -40,6 +40,16 @@ def test_a_filled_step_is_the_composed_step_and_padding(first: list[Row], second
     assert step.slots[n:].eq(PADDING_SLOT).all()
 
 
+def test_blocks_that_changed_in_place_since_the_last_step_are_seen() -> None:
+    buffers, blocks = DecodeBuffers(8, MAX_BLOCKS, BLOCK_TOKENS, CPU), [4, 9]
+    for change in (lambda: None, lambda: blocks.append(11), lambda: blocks.__setitem__(0, 2), blocks.clear):
+        change()
+        blocks.extend([5] if not blocks else [])
+        step = buffers.fill([Row(token_ids=[1], n_before=len(blocks) * BLOCK_TOKENS - 1, blocks=blocks)], 2)
+        assert step.block_tables[0, : len(blocks)].tolist() == blocks
+        assert step.slots.tolist() == [blocks[-1] * BLOCK_TOKENS + BLOCK_TOKENS - 1, PADDING_SLOT]
+
+
 def test_a_step_of_a_bucket_stays_at_its_address() -> None:
     buffers = DecodeBuffers(8, MAX_BLOCKS, BLOCK_TOKENS, CPU)
     before = buffers.step(4)

@@ -29,8 +29,8 @@ def test_a_range_is_given_back_with_all_that_is_mapped_in_it(driver: FaultyDrive
     handle = driver.create(2 * page)
     with AddressRange(driver, 8 * page) as span:
         span.back(0, handle, 2 * page)
-        span.back(3 * page, handle, page)
-        assert span.backed == {0: 2 * page, 3 * page: page}
+        span.back(3 * page, handle, 2 * page)
+        assert span.backed == {0: 2 * page, 3 * page: 2 * page}
         assert driver.live.n_mappings == 2
     driver.release(handle)
 

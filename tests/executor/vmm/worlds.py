@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -44,9 +45,16 @@ def open_cuda() -> Driver:
     pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
     module = import_module("executor.vmm.cuda")
     try:
+        _keep_context()
         return module.CudaDriver()
     except module.NoGpu as missing:
         pytest.skip(str(missing))
+
+
+@cache
+def _keep_context() -> Driver:
+    """A driver that is never closed: else each test would wait for a new context."""
+    return import_module("executor.vmm.cuda").CudaDriver()
 
 
 def _host_write(address: int, data: bytes) -> None:
@@ -74,7 +82,5 @@ LARGE_PAGES = World("memfd of large pages", _memfd_with_large_pages, ctypes.stri
 FAULTY = World("faulty", _faulty, ctypes.string_at, _host_write)
 CUDA = World("cuda", open_cuda, cuda_read, cuda_write)
 
-WORLDS = [
-    *(pytest.param(world, id=world.name) for world in (MEMFD, LARGE_PAGES, FAULTY)),
-    pytest.param(CUDA, id="cuda", marks=pytest.mark.gpu),
-]
+STAND_INS = [pytest.param(world, id=world.name) for world in (MEMFD, LARGE_PAGES, FAULTY)]
+WORLDS = [*STAND_INS, pytest.param(CUDA, id="cuda", marks=pytest.mark.gpu)]

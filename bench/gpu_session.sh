@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# What the executor does on a GPU, part by part, with what it wrote as archives in a folder.
+#
+#   bench/gpu_session.sh FOLDER PART... [-- KEY=VALUE...]
+#
+# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), exec_single, exec_c1, exec_c2.
+# Overrides behind -- go to every experiment: -- workload.duration_s=60. Wheels in .whl are installed first, for
+# machines without a network. A part that fails does not stop the others; the exit status tells.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:?usage: bench/gpu_session.sh FOLDER PART... [-- KEY=VALUE...]}
+shift
+parts=()
+while [[ $# -gt 0 && $1 != -- ]]; do
+    parts+=("$1")
+    shift
+done
+[[ $# -gt 0 ]] && shift
+overrides=("$@")
+work=$(mktemp -d)
+mkdir -p "$out"
+export PYTHONUNBUFFERED=1
+
+if compgen -G '.whl/*.whl' >/dev/null; then
+    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$work/site" .whl/*.whl
+    export PYTHONPATH=$work/site
+fi
+
+experiment() { # NAME OVERRIDE...
+    local name=$1
+    shift
+    python3 -m executor run "+experiment=$name" "output.root=$work/$name" "$@"
+    local status=$?
+    tar -C "$work" -czf "$out/$name.tgz" "$name"
+    return $status
+}
+
+part() {
+    case $1 in
+    info) nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv && python3 -c 'import torch; print(torch.__version__)' ;;
+    test) python3 -m pytest -q -p no:cacheprovider -m gpu tests/executor ;;
+    smoke) experiment exec_single workload.duration_s=5 output.figures=false ;;
+    exec_*) experiment "$1" "${overrides[@]}" ;;
+    *) echo "no part $1; there are info, test, smoke, exec_single, exec_c1, exec_c2" >&2 && return 2 ;;
+    esac
+}
+
+failed=0
+for each in "${parts[@]}"; do
+    began=$SECONDS
+    part "$each" 2>&1 | tee "$out/$each.log" || failed=1
+    echo "== $each: $((SECONDS - began)) s"
+done
+exit $failed
