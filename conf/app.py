@@ -24,6 +24,7 @@ from conf.cli import Refused
 from conf.editable import editable
 from conf.mistakes import one_line
 from conf.schema import Settings
+from policies.errors import DeviceFailed, Stuck
 from policies.registry import POLICIES
 
 ALTERNATIVES = frozenset({"-m", "--multirun", "-c", "--cfg", "-i", "--info"})
@@ -42,6 +43,7 @@ HELP = f"""usage: python -m sim run [+experiment=NAME] [KEY=VALUE ...] [-m] [--c
   python -m sim run +experiment=c1 -m mix=c1,c2      an experiment for each choice of a group
   python -m sim run +experiment=c1 --cfg job         print the configuration, every key and its value
   python -m sim run --config-dir DIR +experiment=X   an experiment of your own: DIR/experiment/X.yaml
+  python -m executor run +experiment=exec_tiny       on a real device: a CPU (backend=memfd) or a GPU (backend=cuda)
 
 Choices, GROUP=NAME (an experiment: +experiment=NAME):
 $APP_CONFIG_GROUPS
@@ -58,7 +60,7 @@ def app(cfg: DictConfig) -> None:
     """Run the experiment that ``cfg`` describes.
 
     Raises:
-        Refused: the configuration is not one that can run.
+        Refused: the configuration is not one that can run, or a run could not go on.
     """
     try:
         experiment = build(cfg)
@@ -66,7 +68,10 @@ def app(cfg: DictConfig) -> None:
         raise Refused(one_line(mistake)) from None
     from conf import compare  # pandas and matplotlib: not for --help
 
-    compare.run(experiment, Path(HydraConfig.get().runtime.output_dir))
+    try:
+        compare.run(experiment, Path(HydraConfig.get().runtime.output_dir))
+    except (ValueError, Stuck, DeviceFailed) as failure:
+        raise Refused(f"{one_line(failure)}; what there is of the results is marked incomplete") from failure
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,7 +84,9 @@ def main(arguments: Sequence[str]) -> int:
     if len(chosen) > 1:
         raise Refused(f"{' and '.join(chosen)} exclude each other; give one of them")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
-    sys.argv[1:] = flags_last(arguments)  # Hydra takes its arguments only from there
+    is_plain = not any(word.startswith(("-", "hydra.")) for word in arguments)
+    said = ["--run"] if is_plain else []  # else Hydra composes everything once only to learn whether it is a sweep
+    sys.argv[1:] = flags_last([*arguments, *said])  # Hydra takes its arguments only from there
     try:
         app()
     except (HydraException, OmegaConfBaseException, YAMLError) as mistake:

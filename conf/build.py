@@ -10,15 +10,15 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.carry_out import open_world
+from conf.carry_out import open_books
 from conf.editable import editable, frozen
 from conf.grid import Point, points
 from conf.mistakes import one_line
 from conf.parallel import Parallel
-from conf.run import Run, decisive, run_info
+from conf.run import Requests, Run, decisive, run_info
 from conf.schema import Hardware, Settings
+from conf.worlds import check_world
 from policies.serving.tenancy import TemporalSharing
-from policies.setup import open_lanes, open_ledger
 from policies.types import HardwareProfile, LinkProfile
 from traces.grid import differences
 from traces.workload import workload
@@ -46,7 +46,7 @@ def build(cfg: DictConfig) -> Experiment:
     Raises:
         ValueError, OmegaConfBaseException: a value is missing, unknown, of a wrong type or out of range.
     """
-    base = _held_to_schema(cfg)
+    base = held_to_schema(cfg)
     if not base.compare or not base.lengths:
         raise ValueError("compare and lengths must each name at least one")
     base.output.folder = cfg.output.folder  # Hydra's choice; each run would work out a time stamp of its own
@@ -74,7 +74,7 @@ def _runs(base: Any) -> Iterator[Run]:
             for rate in _rates(base, lengths, point):
                 for key, value in {**point, **rate}.items():
                     OmegaConf.update(cfg, key, value)
-                plain = _configured(cfg)
+                plain = configured(cfg)
                 for system in base.compare:
                     yield _run(cfg, plain, lengths, system)
 
@@ -89,12 +89,13 @@ def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
     return [{"arrivals.rate": rate} for rate in rates] or [{}]
 
 
-def _held_to_schema(cfg: DictConfig) -> Any:
+def held_to_schema(cfg: DictConfig) -> Any:
     """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
     return OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg, enum_to_str=True))
 
 
-def _configured(cfg: Any) -> Configured:
+def configured(cfg: Any) -> Configured:
+    """Take a whole configuration as it is used, and as it is kept."""
     plain = cast("Mapping[str, object]", OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
     return frozen(Settings, OmegaConf.to_object(cfg)), plain
 
@@ -102,25 +103,35 @@ def _configured(cfg: Any) -> Configured:
 def _run(cfg: Any, plain: Configured, lengths: str, system: str) -> Run:
     variant = plain[0].variants.get(system)
     if variant is None:
-        return _checked_run(plain, lengths, system, policy=system)
+        return checked_run(plain, lengths, system, policy=system)
     try:
-        changed = _configured(OmegaConf.merge(cfg, variant.overrides))
-        return _checked_run(changed, lengths, system, policy=variant.policy)
+        changed = configured(OmegaConf.merge(cfg, variant.overrides))
+        return checked_run(changed, lengths, system, policy=variant.policy)
     except (ValueError, OmegaConfBaseException) as mistake:
         raise ValueError(f"variants.{system}: {one_line(mistake)}") from None
 
 
-def _checked_run(configured: Configured, lengths: str, system: str, policy: str) -> Run:
-    """Assemble a run, and refuse models that do not fit or could not be served before another run has started."""
-    run = _assemble(*configured, lengths, system, policy)
-    ledger = open_ledger(run.models, run.hardware)
-    preemption = run.policy.preemption
-    open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
-    open_world(run)
+def checked_run(
+    configured: Configured, lengths: str, system: str, policy: str, requests: Requests | None = None
+) -> Run:
+    """Assemble a run, and refuse models that do not fit or could not be served before another run has started.
+
+    Args:
+        requests: what arrives, if it is not to be drawn as the configuration says.
+    """
+    run = _assemble(*configured, lengths, system, policy, requests)
+    check_world(run, *open_books(run))
     return run
 
 
-def _assemble(settings: Settings, config: Mapping[str, object], lengths: str, system: str, policy: str) -> Run:
+def _assemble(
+    settings: Settings,
+    config: Mapping[str, object],
+    lengths: str,
+    system: str,
+    policy: str,
+    requests: Requests | None,
+) -> Run:
     models = tuple(settings.mix.models.values())
     return Run(
         system=system,
@@ -133,7 +144,8 @@ def _assemble(settings: Settings, config: Mapping[str, object], lengths: str, sy
             order=settings.tenancy.order,
             priorities=tuple(model.priority for model in models),
         ),
-        workload=workload(
+        workload=requests
+        or workload(
             arrivals=settings.arrivals,
             lengths=settings.lengths[lengths],
             settings=settings.workload,

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from importlib import import_module
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.alone import alone_in
 from conf.run import Run, run_info
+from conf.worlds import device_of, open_world
 from policies.backend import Backend
 from policies.engine import Engine, Outcome
 from policies.errors import Stuck
 from policies.lane import Lane, TrueLengths
+from policies.memory.ledger import Ledger
 from policies.setup import open_lanes, open_ledger
 from traces.folder import discard, is_complete
 from traces.metrics import write_summary
 from traces.results import RunWriter
-
-WORLDS = {"sim": "sim.factory"}
-"""Where each world makes its backend; imported when it is used, so that no world needs the other's libraries."""
 
 SAMPLE_EVERY_NS = 100_000_000
 """How often the use of HBM is kept, besides every change."""
@@ -57,8 +55,11 @@ def carry_out(run: Run, folder: Path) -> Path:
         ValueError: the trace is faulty, or the folder cannot be written; it is marked incomplete.
         Stuck: requests are left that can never run.
     """
-    with RunWriter(folder, run_info(run), tables=("requests", "gaps", *run.settings.tables)) as writer:
-        engine, lanes = open_engine(run, writer)
+    info = replace(run_info(run), device=device_of(run))
+    ledger, lanes = open_books(run)
+    tables = ("requests", "gaps", *run.settings.keep)
+    with RunWriter(folder, info, tables=tables) as writer, open_world(run, ledger, lanes) as backend:
+        engine = open_engine(run, ledger, lanes, backend, writer)
         outcome = engine.run(run.workload.arrivals())
         for lane in lanes:
             writer.outlived(lane.index, lane.scheduler.live())
@@ -69,50 +70,29 @@ def carry_out(run: Run, folder: Path) -> Path:
     return folder
 
 
-def backend_factory(world: str) -> Callable[..., Backend]:
-    """Find what makes the backend of a world."""
-    return import_module(WORLDS[world]).open_backend
-
-
-def open_world(run: Run) -> Backend:
-    """Open the backend that the run asks for.
+def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
+    """Divide the memory among the run's models, and give each its scheduler.
 
     Raises:
-        ValueError: a constant of the machine is out of range.
+        ValueError: they do not fit, or cannot be served.
     """
-    settings = run.settings
-    return backend_factory(settings.backend.world)(
-        [model.shape for model in run.models],
-        run.hardware,
-        roofline=asdict(settings.hardware.roofline),
-        flops_per_s=settings.hardware.flops_per_s,
-        vmm=asdict(settings.hardware.vmm),
-        vmm_mode=settings.backend.vmm,
-        compute_slowdown=settings.hardware.link.compute_slowdown,
-    )
-
-
-def open_engine(run: Run, writer: RunWriter) -> tuple[Engine, list[Lane]]:
-    """Put a world, its memory and its schedulers together."""
-    settings, truth = run.settings, TrueLengths()
     ledger = open_ledger(run.models, run.hardware)
-    lanes = open_lanes(
-        run.models,
-        ledger,
-        run.hardware,
-        settings.serving,
-        preemption=run.policy.preemption,
-    )
-    engine = Engine(
+    preemption = run.policy.preemption
+    return ledger, open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
+
+
+def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, writer: RunWriter) -> Engine:
+    """Put a world, its memory and its schedulers together."""
+    settings = run.settings
+    return Engine(
         lanes=lanes,
-        truth=truth,
+        truth=TrueLengths(),
         policy=run.policy,
         tenancy=run.tenancy,
         ledger=ledger,
-        backend=open_world(run),
+        backend=backend,
         hardware=run.hardware,
         journal=writer,
         leaps=settings.backend.leaps,
-        use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.tables else None,
+        use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
     )
-    return engine, lanes

@@ -94,7 +94,7 @@ def draw(places: Sequence[Place], folder: Path) -> Iterator[Path]:
 
 
 def _samples_hbm(places: Sequence[Place]) -> bool:
-    return "memory" in places[0].run.settings.tables
+    return "memory" in places[0].run.settings.keep
 
 
 def _first_point(places: Sequence[Place]) -> Iterable[Place]:

@@ -1,9 +1,10 @@
 """What a run's results depend on, as a few digits: runs that have them in common come out the same.
 
 The rule: the configuration that decides (``conf.run.decisive``) under its system's name, with the bytes of a trace
-file in the place of its path; the source of this program with its data, less what only tells of runs that have
-ended; the versions of Python, of the packages that run.json lists, and of the tables. Not the commit: an edited
-source is another program whether it was committed or not, and a commit that edits none is the same one.
+file and of measured tables in the place of their paths; the source of this program with its data, less what only
+tells of runs that have ended; the versions of Python, of the packages that run.json lists, and of the tables. Not the
+commit: an edited source is another program whether it was committed or not, and a commit that edits none is the same
+one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import cast
 
 from conf.run import Run, readable_name
+from conf.worlds import tables_of
+from traces.device_tables import table_path
 from traces.folder import SCHEMA_VERSION
 from traces.provenance import versions
 
@@ -47,14 +50,14 @@ def fingerprint(run: Run) -> str:
     """Digest what the results of a run depend on.
 
     Raises:
-        OSError: its trace file cannot be read.
+        OSError: its trace file or a measured table cannot be read.
     """
     arrivals = cast("Mapping[str, object]", run.config["arrivals"])
     path = run.settings.arrivals.path
     trace = None if path is None else _file_digest(Path(path), Path(path).stat().st_mtime_ns)
     depends_on = {
         "system": run.system,
-        "config": {**run.config, "arrivals": {**arrivals, "path": trace}},
+        "config": {**run.config, "arrivals": {**arrivals, "path": trace}, "compute_tables": _tables_digest(run)},
         "program": _program(),
     }
     return sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:N_DIGITS]
@@ -63,6 +66,15 @@ def fingerprint(run: Run) -> str:
 def folder_name(run: Run) -> str:
     """Name a run's folder, unlike that of any run that may come out otherwise."""
     return f"{readable_name(run)}-{fingerprint(run)}"
+
+
+def _tables_digest(run: Run) -> list[str] | None:
+    """Digest the measured compute times of each model, if there are any."""
+    folder = tables_of(run.settings)
+    if folder is None:
+        return None
+    paths = [table_path(folder, model.shape.name) for model in run.models]
+    return [_file_digest(path, path.stat().st_mtime_ns) for path in paths]
 
 
 @cache

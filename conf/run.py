@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 from conf.grid import ONCE
 from conf.schema import Settings
 from policies.policy import Policy
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel
-from policies.types import HardwareProfile
+from policies.types import Arrival, HardwareProfile
 from traces.folder import ModelInfo, RunInfo
 from traces.grid import Grid, Scalar
-from traces.workload import Workload
+
+
+class Requests(Protocol):
+    """What arrives: a ``traces.workload.Workload``, or the requests of another run."""
+
+    @property
+    def seed(self) -> int:
+        """Of their random streams."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What they are, for a person."""
+        ...
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """Start the stream, in order of time; again, if it was started before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +54,7 @@ class Run:
     hardware: HardwareProfile
     models: tuple[ServedModel, ...]
     tenancy: TemporalSharing
-    workload: Workload
+    workload: Requests
     settings: Settings
     config: Mapping[str, object]
     grid: Grid = field(default_factory=dict[str, Scalar])

@@ -104,14 +104,16 @@ class BackendSettings:
     """The world in which an experiment runs.
 
     Attributes:
-        world: a key of ``WORLDS`` in ``conf/carry_out.py``.
-        vmm: what changing a mapping costs: see ``sim/vmm.py``.
+        world: ``sim``: the simulator. ``memfd``, ``cuda``: the executor, on this machine's CPU or GPU.
+        vmm: how homes change hands: see ``sim/vmm.py``; the executor knows ``alias`` and ``range``.
         leaps: steps that repeat are submitted together; results are the same without.
+        weights: for the executor: folders of safetensors by the name of the model; the others get random weights.
     """
 
-    world: Literal["sim"]
+    world: Literal["sim", "memfd", "cuda"]
     vmm: Literal["alias", "range", "page"]
     leaps: bool
+    weights: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +153,12 @@ class Settings:
             only one.
         rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
             later.
+        compute: where the simulator takes compute times from: fitted constants, or measured tables.
+        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
-        tables: what a run keeps besides requests and gaps; without ``memory`` the use of HBM is not sampled.
+        keep: tables that a run keeps besides requests and gaps; without ``memory`` the use of HBM is not sampled.
     """
 
     name: str
@@ -169,11 +173,13 @@ class Settings:
     serving: Serving
     tenancy: Tenancy
     backend: BackendSettings
+    compute: Literal["roofline", "table"] = "roofline"
+    compute_tables: str | None = None
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
     compare: tuple[str, ...]
     variants: Mapping[str, Variant]
     grid: Mapping[str, object]
-    tables: tuple[Literal["steps", "decisions", "memory"], ...]
+    keep: tuple[Literal["steps", "decisions", "memory"], ...]
     output: Output
     parallel: Parallel
 

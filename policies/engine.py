@@ -14,14 +14,14 @@ from functools import partial
 
 from policies.backend import Backend, StepReport
 from policies.journal import Journal
-from policies.lane import Lane, NextEnds, TrueLengths, batch_of
+from policies.lane import Lane, TrueLengths, batch_of
 from policies.memory.ledger import Ledger
 from policies.policy import Policy
+from policies.progress import Progress
 from policies.relief import Relief
 from policies.serving.scheduler import Step
 from policies.serving.sequence import Sequence, State
 from policies.serving.tenancy import TemporalSharing
-from policies.serving.tokens import TokenClock
 from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
 
@@ -92,8 +92,7 @@ class Engine:
         self._next: Arrival | None = None
         self._next_ns = NEVER_NS
         self._ledger = ledger
-        self._tokens = [TokenClock(lane.index, journal) for lane in lanes]
-        self._ends = [NextEnds(truth) for _ in lanes]
+        self._progress = [Progress(lane, truth, journal) for lane in lanes]
         self._relief = Relief(
             lanes=lanes,
             policy=policy,
@@ -195,7 +194,7 @@ class Engine:
         now_ns = self._backend.now_ns
         if self._current is not None:
             self._retire(self._lanes[self._current])
-            self._tokens[lane.index].resumed(now_ns)
+            self._progress[lane.index].clock.resumed(now_ns)
         self._current = lane.index
         self._turn_began_ns = now_ns
         self.active = frozenset({lane.index})
@@ -216,8 +215,7 @@ class Engine:
             self.n_steps += step.acted
             self._drain(lane)
             return retired or step.acted
-        if step.joined and step.pace is not None:
-            self._ends[index].join(step.pace, step.joined)
+        self._progress[index].begin(step)
         batch = batch_of(step, lane.n_swapped_out, lane.block_bytes)
         lane.n_swapped_out = 0
         lane.in_flight = (step, batch)
@@ -231,10 +229,9 @@ class Engine:
 
         Asynchronously the step behind a finish is still the same: it was composed before the stop check.
         """
+        n_steps = self._progress[lane.index].n_to_next_end(step)
         if step.pace is not None:
-            n_steps = self._ends[lane.index].n_steps(step.pace) + lane.scheduler.is_async
-        else:
-            n_steps = min(self._truth.n_left(seq) if seq.state is State.RUNNING else 1 for seq in step.decodes)
+            n_steps += lane.scheduler.is_async
         for ask in lane.asked:
             n_steps = min(n_steps, lane.quiet_until.get(ask, 0) - self.n_steps)
         if self._ledger.anything_lent:
@@ -263,69 +260,30 @@ class Engine:
         lane.in_flight = None
         self._n_in_flight -= 1
         self._journal.ran(lane.index, batch, report)
-        n_steps, end_ns = len(report.ends_ns), report.ends_ns[-1]
-        if step.pace is not None and n_steps > 1 and n_steps > self._ends[lane.index].n_steps(step.pace):
-            self._account(lane, step, report.part(0, n_steps - 1))
-            lane.scheduler.compose_again(step)
-            self._retire(lane, report.ends_ns[-2])
-            step.joined = ()
-            self._account(lane, step, report.part(n_steps - 1, n_steps))
-        else:
-            self._account(lane, step, report)
+        self._account(lane, step, report)
         if not lane.scheduler.is_async:
             self._retire(lane)
         self._drain(lane)
         if self._policy.lends:
             _measure(lane, step, report)
             self._relief.publish_landed()
+        end_ns = report.ends_ns[-1]
         if self._use_every_ns and end_ns >= self._next_use_ns:
             self._next_use_ns = end_ns + self._use_every_ns
             self._relief.publish_use()
 
     def _account(self, lane: Lane, step: Step, report: StepReport) -> None:
-        """Give sequences their tokens and date them."""
-        ends_ns = report.ends_ns
-        n_steps = len(ends_ns)
+        """Give sequences their tokens. Asynchronously the last step may be the one behind a finish: see ``_n_repeats``."""
+        progress, n_steps = self._progress[lane.index], len(report.ends_ns)
         self.n_steps += n_steps
         lane.last_active_step = self.n_steps
-        last_composed_ns = ends_ns[-2] if n_steps > 1 else report.start_ns
-        lane.scheduler.ran(step, n_steps, last_composed_ns, self._stopped(lane, step, n_steps))
-        self._date_tokens(lane, step, report)
-
-    def _stopped(self, lane: Lane, step: Step, n_steps: int) -> list[Sequence]:
-        """Sequences that get their last token in the last of these steps, in execution order."""
-        n_left, stopped = self._truth.n_left, list[Sequence]()
-        for prefill in step.prefills:
-            if prefill.samples and n_left(prefill.seq) == 1:
-                stopped.append(prefill.seq)
-        if step.pace is not None:
-            self._ends[lane.index].take(step.pace.n_tokens + n_steps, stopped)
-        else:
-            for seq in step.decodes:
-                if seq.state is State.RUNNING and n_left(seq) == n_steps:
-                    stopped.append(seq)
-        return stopped
-
-    def _date_tokens(self, lane: Lane, step: Step, report: StepReport) -> None:
-        """Date the tokens that came.
-
-        Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
-        """
-        clock, pace, has_prefill = self._tokens[lane.index], step.pace, bool(step.prefills)
-        seqs: list[Sequence] = []
-        if has_prefill:
-            seqs = [prefill.seq for prefill in step.prefills if prefill.samples]
-        if pace is None:
-            seqs += [seq for seq in step.decodes if seq.state is State.RUNNING]
-        elif pace.n_members:
-            joined = [seq for seq in step.joined if seq.state is State.RUNNING] if step.joined else ()
-            clock.sampled_in_step(pace, joined, report, has_prefill=has_prefill)
+        n_to_end = n_steps if step.pace is None or n_steps == 1 else min(n_steps, progress.n_to_next_end(step))
+        if progress.enter(step, report, n_to_end):
             self._last_progress_step = self.n_steps
-        if seqs:
-            clock.sampled(seqs, report, has_prefill=has_prefill)
-            self._last_progress_step = self.n_steps
-        if has_prefill:
-            clock.prefilled(report.ends_ns[-1])
+        if n_to_end < n_steps:
+            lane.scheduler.compose_again(step)
+            self._retire(lane, report.ends_ns[-2])
+            progress.enter_behind(step, report)
 
     def _retire(self, lane: Lane, at_ns: int | None = None) -> bool:
         """Run the stop checks that are due, now or (looking back) then; whether any request finished or was dropped."""

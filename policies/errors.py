@@ -9,3 +9,7 @@ class HbmOverdrawn(Exception):
 
 class Stuck(Exception):
     """No request can ever run again although some are left: what, where and the mend."""
+
+
+class DeviceFailed(Exception):
+    """A real device, or its driver, failed in the midst of a run: nothing can be relied on any more."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 from policies.backend import Batch
 from policies.memory.layout import KvLayout
 from policies.serving.blocks import SharedBytes
 from policies.serving.estimates import StepEstimates
-from policies.serving.pace import Pace
 from policies.serving.scheduler import Scheduler, Step
-from policies.serving.sequence import Sequence, State
+from policies.serving.sequence import Sequence
 from policies.types import Arrival, ModelShape, Work
 from policies.view import Ask
 
@@ -43,35 +40,6 @@ class TrueLengths:
     def forget(self, seq: Sequence) -> None:
         """The sequence is gone."""
         del self._n_tokens[seq.request.request_id]
-
-
-class NextEnds:
-    """When the sequences of one model that keep a pace will have produced their last token: for the engine alone."""
-
-    def __init__(self, truth: TrueLengths) -> None:
-        self._truth = truth
-        self._pace: Pace | None = None
-        self._ends: list[tuple[int, int, Sequence]] = []  # (the pace's count at its end, order of joining, who)
-        self._n_joined = 0
-
-    def join(self, pace: Pace, seqs: Seq[Sequence]) -> None:
-        """Sequences joined the pace; if it is a new one, the old one is over. Who has ended left by itself."""
-        if pace is not self._pace:
-            self._pace = pace
-            self._ends = []
-        for seq in seqs:
-            if seq.state is State.RUNNING:  # its stop check may have come since
-                heappush(self._ends, (pace.n_tokens + self._truth.n_left(seq), self._n_joined, seq))
-                self._n_joined += 1
-
-    def n_steps(self, pace: Pace) -> int:
-        """Steps up to the next end."""
-        return self._ends[0][0] - pace.n_tokens if self._ends else 1
-
-    def take(self, n_tokens: int, stopped: list[Sequence]) -> None:
-        """Move those who end by the pace's count ``n_tokens`` to ``stopped``, in execution order."""
-        while self._ends and self._ends[0][0] <= n_tokens:
-            stopped.append(heappop(self._ends)[2])
 
 
 @dataclass(slots=True, kw_only=True)

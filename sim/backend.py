@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import cast
@@ -12,7 +11,7 @@ import simpy
 from policies.backend import Batch, Change, StepReport
 from policies.memory.layout import home_pages
 from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
-from policies.types import NS_PER_S, HardwareProfile, ModelShape
+from policies.types import NS_PER_S, HardwareProfile, ModelShape, Work
 from sim.compute.base import ComputeModel
 from sim.link import Copy, Link
 from sim.pipeline import Pipeline
@@ -65,7 +64,7 @@ class SimBackend:
             Pipeline([shape.layer_bytes] * shape.n_layers, self._link, static_slots=static_slots) for shape in shapes
         ]
         self._landings: list[_Landing] = []
-        self._finished: deque[StepReport] = deque()
+        self._finished: StepReport | None = None
         self._busy: set[int] = set()
         self._remap_ns = 0
         self._fence_ns = 0
@@ -106,39 +105,42 @@ class SimBackend:
             raise ValueError(f"lane {lane}: a batch with prefill tokens cannot repeat")
         self._busy.add(lane)
         start_ns = self.now_ns
-        remap_ns, self._remap_ns = self._remap_ns, 0
-        if self._fence_ns > start_ns:
-            remap_ns += self._fence_ns - start_ns
-        ready_ns = start_ns + remap_ns
+        mapped_ns = self._mapped(start_ns)
+        ready_ns = mapped_ns
         if batch.swap_out_bytes or batch.swap_in_bytes:
-            ready_ns = self._swap(batch, ready_ns)
+            ready_ns = self._swap(batch, mapped_ns)
         for landing in self._landings:
             stop_ns = min(stop_ns, landing.copy.end_ns)
-        ends_ns, compute_ns, stall_ns, rest_ns = self._steps(lane, batch, n_steps, ready_ns, stop_ns)
+        work, compute = batch.work, self._computes[lane]
+        host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
+        if n_steps > 1:
+            n_steps = self._n_begun(lane, work, host_ns + head_ns, stop_ns - ready_ns, n_steps)
+        layers_ns = compute.repeated_layer_ns(work, n_steps)
+        ends_ns, compute_ns, stall_ns = self._pipelines[lane].steps(ready_ns, layers_ns, host_ns, head_ns, stop_ns)
         report = StepReport(
             lane=lane,
             start_ns=start_ns,
             ends_ns=ends_ns,
             compute_ns=compute_ns,
             stall_ns=stall_ns,
-            rest_ns=rest_ns,
-            swap_ns=ready_ns - start_ns - remap_ns,
-            remap_ns=remap_ns,
+            rest_ns=[host_ns + head_ns] * len(ends_ns),
+            swap_ns=ready_ns - mapped_ns,
+            remap_ns=mapped_ns - start_ns,
         )
         simpy.Timeout(self._env, ends_ns[-1] - start_ns, report).callbacks.append(self._finish)
 
     def _finish(self, event: simpy.Event) -> None:
-        self._finished.append(cast("StepReport", event.value))
+        self._finished = cast("StepReport", event.value)
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         """Run SimPy to the next finished submission, else to ``until_ns`` exactly."""
         if until_ns is None and not self._busy:
             raise ValueError("nothing is in flight; name a time to advance to")
-        env, finished = self._env, self._finished
-        while not finished and (until_ns is None or env.peek() <= until_ns):
+        env = self._env
+        while self._finished is None and (until_ns is None or env.peek() <= until_ns):
             env.step()
-        if finished:
-            report = finished.popleft()
+        report, self._finished = self._finished, None
+        if report is not None:
             self._busy.remove(report.lane)
             self.now_ns = report.ends_ns[-1]
             return report
@@ -157,6 +159,12 @@ class SimBackend:
         done.sort(key=lambda landing: landing.copy.end_ns)
         return tuple((landing.model, landing.layer) for landing in done)
 
+    def _mapped(self, at_ns: int) -> int:
+        """When the mappings that have been changed are in force."""
+        ready_ns = max(at_ns, self._fence_ns) + self._remap_ns
+        self._remap_ns = 0
+        return ready_ns
+
     def _swap(self, batch: Batch, at_ns: int) -> int:
         """Put swapped KV on the link; when it has crossed. vLLM 0.7.3 swaps before it computes."""
         copies: list[Copy] = []
@@ -166,16 +174,7 @@ class SimBackend:
             copies.append(self._link.h2d(batch.swap_in_bytes, at_ns))
         return max([at_ns, *(copy.end_ns for copy in copies)])  # both requested: one may postpone the other
 
-    def _steps(
-        self, lane: int, batch: Batch, n_steps: int, start_ns: int, stop_ns: int
-    ) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Ends, device times of the layers, stalls and rests of the steps, as far as ``stop_ns``."""
-        compute, work, n_layers = self._computes[lane], batch.work, self._shapes[lane].n_layers
-        host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
-        if n_steps > 1:  # later steps are no shorter than the first, so more cannot begin before stop_ns
-            first_ns = host_ns + n_layers * compute.layer_ns(work) + head_ns
-            n_steps = min(n_steps, max(0, stop_ns - start_ns) // (first_ns or 1) + 1)
-        layers_ns = compute.repeated_layer_ns(work, n_steps)
-        ends_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
-        compute_ns = [n_layers * layer_ns for layer_ns in layers_ns]
-        return ends_ns, compute_ns[: len(ends_ns)], stalls_ns, [host_ns + head_ns] * len(ends_ns)
+    def _n_begun(self, lane: int, work: Work, rest_ns: int, within_ns: int, n_steps: int) -> int:
+        """How many of the steps can begin within so long: later ones are no shorter than the first."""
+        first_ns = self._shapes[lane].n_layers * self._computes[lane].layer_ns(work) + rest_ns
+        return min(n_steps, max(0, within_ns) // (first_ns or 1) + 1)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from policies.types import HardwareProfile, ModelShape
 from sim.backend import SimBackend
+from sim.compute.base import ComputeModel
 from sim.compute.roofline import ModelRoofline, Roofline
+from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
+from traces.device_tables import read_table
 
 MILLION = 10**6
 
@@ -18,6 +22,7 @@ def open_backend(
     *,
     roofline: Mapping[str, float],
     flops_per_s: int,
+    tables: Path | None = None,
     vmm: Mapping[str, int],
     vmm_mode: str,
     compute_slowdown: float,
@@ -26,18 +31,37 @@ def open_backend(
 
     Args:
         roofline, flops_per_s: fitted constants, see ``Roofline``.
+        tables: folder of measured compute times, taken in their place.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
         compute_slowdown: share by which computation takes longer beside a copy.
 
     Raises:
-        ValueError: a constant is out of range.
+        ValueError: a constant is out of range, or a model was not measured.
     """
-    machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
     return SimBackend(
         shapes,
         hardware,
-        [ModelRoofline(machine, shape) for shape in shapes],
+        compute_models(shapes, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables),
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
     )
+
+
+def compute_models(
+    shapes: Sequence[ModelShape],
+    hardware: HardwareProfile,
+    *,
+    roofline: Mapping[str, float],
+    flops_per_s: int,
+    tables: Path | None,
+) -> list[ComputeModel]:
+    """Make the source of compute times of each model: see ``open_backend``.
+
+    Raises:
+        ValueError: a constant is out of range, or a model was not measured.
+    """
+    machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
+    if tables is None:
+        return [ModelRoofline(machine, shape) for shape in shapes]
+    return [TableModel(read_table(tables, shape)) for shape in shapes]

@@ -13,7 +13,6 @@ with processes and events; the two agree to the nanosecond.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -71,7 +70,7 @@ class Pipeline:
 
     def steps(
         self, start_ns: int, layers_ns: Sequence[int], before_ns: int, after_ns: int, stop_ns: int
-    ) -> tuple[list[int], list[int]]:
+    ) -> tuple[list[int], list[int], list[int]]:
         """Run one step after the other, up to the first that ends at or after ``stop_ns``.
 
         Args:
@@ -79,23 +78,35 @@ class Pipeline:
             layers_ns: for each step the device time of every layer.
 
         Returns:
-            For each step when it ends, and for how long of it layers waited for their weights.
+            For each step when it ends, the device time of its layers, and for how long they waited for their weights.
         """
-        if not self._homes.cycling and not self._link.slows:
-            n_layers, rest_ns = len(self._layer_bytes), before_ns + after_ns
-            ends_ns = list(accumulate([n_layers * layer_ns + rest_ns for layer_ns in layers_ns], initial=start_ns))
-            del ends_ns[0]
-            if len(ends_ns) > 1 and ends_ns[-2] >= stop_ns:
-                del ends_ns[bisect_left(ends_ns, stop_ns) + 1 :]
-            return ends_ns, [0] * len(ends_ns)
-        ends_ns, stalls_ns, now_ns = list[int](), list[int](), start_ns
+        if self._homes.cycling or self._link.slows:
+            return self._steps_beside_copies(start_ns, layers_ns, before_ns, after_ns, stop_ns)
+        n_layers, rest_ns, now_ns = len(self._layer_bytes), before_ns + after_ns, start_ns
+        ends_ns: list[int] = []
+        compute_ns: list[int] = []
+        for layer_ns in layers_ns:
+            device_ns = n_layers * layer_ns
+            now_ns += device_ns + rest_ns
+            ends_ns.append(now_ns)
+            compute_ns.append(device_ns)
+            if now_ns >= stop_ns:
+                break
+        return ends_ns, compute_ns, [0] * len(ends_ns)
+
+    def _steps_beside_copies(
+        self, start_ns: int, layers_ns: Sequence[int], before_ns: int, after_ns: int, stop_ns: int
+    ) -> tuple[list[int], list[int], list[int]]:
+        n_layers, now_ns = len(self._layer_bytes), start_ns
+        ends_ns: list[int] = []
+        stalls_ns: list[int] = []
         for layer_ns in layers_ns:
             now_ns, stall_ns = self.step(now_ns, layer_ns, before_ns, after_ns)
             ends_ns.append(now_ns)
             stalls_ns.append(stall_ns)
             if now_ns >= stop_ns:
                 break
-        return ends_ns, stalls_ns
+        return ends_ns, [n_layers * layer_ns for layer_ns in layers_ns[: len(ends_ns)]], stalls_ns
 
     def step(self, start_ns: int, layer_ns: int | Sequence[int], before_ns: int, after_ns: int) -> tuple[int, int]:
         """Run one step.

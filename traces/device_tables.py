@@ -19,6 +19,9 @@ from typing import Any
 
 from policies.types import ModelShape
 
+PADDED = "padded to the next number of sequences here"
+"""What ``about["decode_steps"]`` says of a device whose graphs hold fixed numbers of sequences."""
+
 SCHEMA_VERSION = 1
 """Raised when a reader of the old tables would misread the new."""
 
@@ -34,7 +37,8 @@ class Part(Enum):
     OTHERS = "others"
     """A layer without attention: by tokens."""
     PREFILL_LAYER = "prefill_layer"
-    """A layer of the prefill of one sequence: by new tokens, and tokens that were there before."""
+    """A layer of a prefill, as if launches were free: by sequences of equal length, their new tokens added up, and
+    tokens of each that were there before."""
     LAUNCH = "launch"
     """Host time to launch a layer that no graph holds: by sequences with new prompt tokens."""
     HEAD = "head"
@@ -92,7 +96,8 @@ class DeviceTable:
     """All durations of one model on one device.
 
     Attributes:
-        about: where they come from: device, driver, date, commit, versions, command.
+        about: where they come from: device, driver, date, commit, versions, command; and ``decode_steps``, whether
+            these are ``PADDED``.
     """
 
     shape: ModelShape

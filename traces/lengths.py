@@ -1,4 +1,4 @@
-"""How long prompts and outputs are: quantile tables of published data sets, a constant, or the trace's own rows."""
+"""How long prompts and outputs are: quantile tables of data sets, a constant, the rows of a file, or the trace's own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import repeat
 from math import erf, pi, sin, sqrt
+from pathlib import Path
 
 import numpy as np
 
+from traces.dataset import drawn_pairs, load_pairs
 from traces.settings import refuse_unused, require_choice
 
 BLOCK = 1024
 """Pairs drawn at once: speed only."""
 
-USES = {"table": ("table", "spearman"), "constant": ("n_prompt_tokens", "n_output_tokens"), "file": ()}
+USES = {
+    "table": ("table", "spearman"),
+    "constant": ("n_prompt_tokens", "n_output_tokens"),
+    "rows": ("path",),
+    "file": (),
+}
 """Settings that each kind reads."""
 
 
@@ -25,10 +32,12 @@ class LengthSettings:
     """Which lengths.
 
     Attributes:
-        kind: ``table``, ``constant``, or ``file``: the row of the trace that the arrival comes from.
+        kind: ``table``, ``constant``, ``rows``: drawn from the rows of a file, or ``file``: the row of the trace that
+            the arrival comes from.
         table: a data set in ``traces/fits/lengths.json``.
         spearman: rank correlation of prompt and output in (-1, 1); 0 draws them independently.
         n_prompt_tokens, n_output_tokens: of ``constant``, at least 1.
+        path: of ``rows``: a file of any format in ``traces/formats``; it needs no times.
 
     Raises:
         ValueError: a choice is unknown, a number out of range, a setting without effect or missing.
@@ -39,6 +48,7 @@ class LengthSettings:
     spearman: float = 0.0
     n_prompt_tokens: int | None = None
     n_output_tokens: int | None = None
+    path: str | None = None
 
     def __post_init__(self) -> None:
         require_choice("lengths.kind", self.kind, USES)
@@ -47,6 +57,8 @@ class LengthSettings:
             raise ValueError(f"lengths.spearman={self.spearman} is outside (-1, 1)")
         if self.kind == "table" and self.table is None:
             raise ValueError("lengths.kind=table needs lengths.table; set it")
+        if self.kind == "rows" and self.path is None:
+            raise ValueError("lengths.kind=rows needs lengths.path; set it")
         if self.kind == "constant":
             for name in USES["constant"]:
                 if (getattr(self, name) or 0) < 1:
@@ -59,6 +71,8 @@ class LengthSettings:
             return f"lengths of {self.table}"
         if self.kind == "constant":
             return f"{self.n_prompt_tokens} prompt and {self.n_output_tokens} output tokens"
+        if self.path is not None:
+            return f"lengths drawn from {Path(self.path).name}"
         return "lengths of the trace"
 
 
@@ -115,13 +129,15 @@ def lengths_of(settings: LengthSettings, rng: np.random.Generator) -> Iterator[t
     """Draw (prompt, output) tokens without end; ``None`` if the rows of the trace have them.
 
     Raises:
-        ValueError: the data set is unknown.
+        ValueError: the data set is unknown, or the file of the rows is not usable.
     """
     if settings.n_prompt_tokens is not None and settings.n_output_tokens is not None:
         return repeat((settings.n_prompt_tokens, settings.n_output_tokens))
     if settings.table is not None:
         prompt, output = load_tables(settings.table)
         return pairs(prompt, output, settings.spearman, rng)
+    if settings.path is not None:
+        return drawn_pairs(load_pairs(Path(settings.path)), rng)
     return None
 
 

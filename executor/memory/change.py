@@ -75,7 +75,7 @@ def work_out(models: Sequence[Extents], before: Sequence[Homes], ops: Sequence[O
 def _settled(before: Homes, after: Homes) -> list[tuple[int, int]]:
     """(layer, home) where a slot has become a layer's home."""
     pairs = zip(before.uses, after.uses, strict=True)
-    return [(new.layer, home) for home, (old, new) in enumerate(pairs) if old == Slot() and isinstance(new, Resident)]
+    return [(new.layer, home) for home, (old, new) in enumerate(pairs) if isinstance(old, Slot) and isinstance(new, Resident)]
 
 
 def _differing(before: Sequence[Homes], after: Sequence[Homes]) -> set[HomeId]:
@@ -83,8 +83,9 @@ def _differing(before: Sequence[Homes], after: Sequence[Homes]) -> set[HomeId]:
     return {
         (model, home)
         for model in range(len(before))
+        if before[model] is not after[model]
         for home, (old, new) in enumerate(zip(before[model].uses, after[model].uses, strict=True))
-        if old != new and not (isinstance(old, Loading) and new == Resident(old.layer))
+        if old is not new and old != new and not (isinstance(old, Loading) and new == Resident(old.layer))
     }
 
 
@@ -135,7 +136,7 @@ def _refuse_unused(homes: Sequence[Homes]) -> None:
         (model, home)
         for model, of_model in enumerate(homes)
         for home, use in enumerate(of_model.uses)
-        if use == Unused()
+        if isinstance(use, Unused)
     ]
     if unused:
         raise ValueError(f"(model, home) {unused} would serve as nothing once the change is done")

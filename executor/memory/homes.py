@@ -76,12 +76,12 @@ class Homes:
 
     def lend(self, op: Lend) -> Homes:
         """Make an unused home a KV range."""
-        self._refuse_unless(self.uses[op.home] == Unused(), op)
+        self._refuse_unless(isinstance(self.uses[op.home], Unused), op)
         return self._put({op.home: Lent(op.borrower)})
 
     def load(self, op: Load) -> Homes:
         """Begin to fill an unused home with a layer that cycles."""
-        self._refuse_unless(self.uses[op.home] == Unused() and op.layer in self.cycling, op)
+        self._refuse_unless(isinstance(self.uses[op.home], Unused) and op.layer in self.cycling, op)
         return self._put({op.home: Loading(op.layer)})
 
     def cycle(self, op: Cycle) -> Homes:
@@ -94,16 +94,16 @@ class Homes:
         """
         uses: list[HomeUse] = list(self.uses)
         for home, use in enumerate(self.uses):
-            if use == Slot() or (isinstance(use, Resident) and use.layer in op.cycling):
+            if isinstance(use, Slot) or (isinstance(use, Resident) and use.layer in op.cycling):
                 uses[home] = Unused()
             if isinstance(use, Loading) and use.layer not in op.cycling:
                 uses[home] = Resident(use.layer)
         for home in op.slots:
-            self._refuse_unless(uses[home] == Unused(), op)
+            self._refuse_unless(isinstance(uses[home], Unused), op)
             uses[home] = Slot()
         placed = {use.layer for use in uses if isinstance(use, Resident)} | set(op.cycling)
         at_rest = [layer for layer in range(len(uses)) if layer not in placed]
-        seats = [slot for slot in self.slots if uses[slot] == Unused()]
+        seats = [slot for slot in self.slots if isinstance(uses[slot], Unused)]
         self._refuse_unless(len(at_rest) <= len(seats), op)
         for layer, home in _seated(at_rest, seats):
             uses[home] = Resident(layer)

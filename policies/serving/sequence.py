@@ -115,9 +115,42 @@ class Sequence:
         self._pace = None
         pace.n_members -= 1
 
+    def date(self, at_ns: int) -> int | None:
+        """Its next token came, not in a step of its pace; returns when the one before came, if there was one."""
+        last_ns = self._last_token_ns
+        if last_ns is None:
+            self.first_token_ns = at_ns
+        elif at_ns - last_ns > self._max_gap_ns:
+            self._max_gap_ns = at_ns - last_ns
+        self._last_token_ns = at_ns
+        self.was_preempted = False
+        return last_ns
+
     def date_in_step(self, pace: Pace) -> None:
         """The first token since it joined is dated: from now on its gaps are those of the pace."""
         self._first_gap = pace.n_gaps
+
+    def compute(self, n_tokens: int, n_cached: int) -> None:
+        """So many tokens were computed, behind those found in the cache."""
+        assert self._pace is None, "the pace counts"
+        first = self._n_computed + n_cached
+        self._n_computed = first + n_tokens
+        self.n_hit_tokens += n_cached
+        if self.n_once_computed > first:
+            self.n_recomputed += min(first + n_tokens, self.n_once_computed) - first
+
+    def sample(self, n_tokens: int = 1) -> None:
+        """Tokens of the output came, the last of them to be checked."""
+        assert self._pace is None, "the pace counts"
+        self._n_output += n_tokens
+        self._awaits_check = True
+
+    def lengths(self) -> tuple[int, int]:
+        """``n_tokens`` and ``n_slots``."""
+        n_tokens, pace = self.request.n_prompt_tokens + self._n_output, self._pace
+        if pace is None:
+            return n_tokens, self._n_slots
+        return n_tokens + pace.n_tokens, self._n_slots + pace.n_slots
 
     @property
     def n_tokens(self) -> int:

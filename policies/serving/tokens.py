@@ -10,6 +10,8 @@ from policies.journal import GapCause, Journal
 from policies.serving.pace import Pace
 from policies.serving.sequence import Sequence
 
+PREEMPTION, SWITCH, PREFILL, FETCH, DECODE = GapCause  # looked up once: an enum's attributes are slow
+
 
 class TokenClock:
     """Dates the tokens of one model's sequences and tells the journal the gaps between them.
@@ -27,72 +29,80 @@ class TokenClock:
         """The model takes its turn after another one ran."""
         self._resumed_ns = now_ns
 
-    def sampled(self, seqs: Seq[Sequence], report: StepReport, *, has_prefill: bool) -> None:
-        """Every one of ``seqs`` got one token at the end of each step of the report."""
-        self._first(seqs, report, has_prefill)
-        if len(report.ends_ns) > 1:
-            largest_ns = self._later(report, len(seqs))
-            for seq in seqs:
-                seq.max_gap_ns = max(seq.max_gap_ns, largest_ns)
-                seq.last_token_ns = report.ends_ns[-1]
-
-    def sampled_in_step(self, pace: Pace, joined: Seq[Sequence], report: StepReport, *, has_prefill: bool) -> None:
-        """Every member of a pace got one token at the end of each step; for some it is the first since they joined."""
-        ends_ns, n_others = report.ends_ns, pace.n_members - len(joined)
-        if n_others:
-            last_ns = pace.last_token_ns
-            gap_ns = ends_ns[0] - last_ns
-            self._journal.gaps(self._model, self._cause(last_ns, report, has_prefill), (gap_ns,), n_others)
-            pace.note_gap(gap_ns)
-        if joined:
-            self._first(joined, report, has_prefill)
-            for seq in joined:
-                seq.date_in_step(pace)
-        if len(ends_ns) > 1:
-            pace.note_gap(self._later(report, pace.n_members))
-        pace.last_token_ns = ends_ns[-1]
-
     def prefilled(self, end_ns: int) -> None:
-        """A step with prefill tokens ended, whether or not it sampled."""
+        """A step with prefill tokens ended, whether or not it sampled; told before the tokens that it gave."""
         self._prefilled_ns = end_ns
 
-    def _first(self, seqs: Seq[Sequence], report: StepReport, has_prefill: bool) -> None:
+    def sampled(self, seqs: Seq[Sequence], report: StepReport) -> None:
+        """Each of these, which keep no pace, got one token at the end of each step of the report."""
+        ends_ns = report.ends_ns
+        self._first(seqs, report)
+        if len(ends_ns) > 1:
+            gaps_ns = [after - before for before, after in pairwise(ends_ns)]
+            largest_ns = self._alike(gaps_ns, report.stall_ns[1:], len(seqs))
+            for seq in seqs:
+                seq.max_gap_ns = max(seq.max_gap_ns, largest_ns)
+                seq.last_token_ns = ends_ns[-1]
+
+    def sampled_in_step(self, pace: Pace, joined: Seq[Sequence], report: StepReport, n_steps: int) -> None:
+        """Every member of a pace got one token at the end of each of the first ``n_steps`` steps.
+
+        For those who ``joined`` it is the first in which they keep it: their first gap is their own.
+        """
+        ends_ns = report.ends_ns[:n_steps]
+        gaps_ns = [after - before for before, after in pairwise((pace.last_token_ns, *ends_ns))]
+        stalls_ns, n_members = report.stall_ns[:n_steps], pace.n_members
+        cause = self._cause(pace.last_token_ns, report)
+        if joined or cause is not DECODE:
+            n_others = n_members - len(joined)
+            if n_others:
+                self._journal.gaps(self._model, cause, gaps_ns[:1], n_others)
+                pace.note_gap(gaps_ns[0])
+            self._first(joined, report)
+            for seq in joined:
+                seq.date_in_step(pace)
+            gaps_ns, stalls_ns = gaps_ns[1:], stalls_ns[1:]
+        if gaps_ns:
+            pace.note_gap(self._alike(gaps_ns, stalls_ns, n_members))
+        pace.last_token_ns = ends_ns[-1]
+
+    def sampled_behind(self, pace: Pace, report: StepReport) -> None:
+        """Every member that is left got another token in the last step of a report whose others are dated."""
+        gap_ns = report.ends_ns[-1] - pace.last_token_ns
+        pace.note_gap(self._alike((gap_ns,), report.stall_ns[-1:], pace.n_members))
+        pace.last_token_ns = report.ends_ns[-1]
+
+    def _first(self, seqs: Seq[Sequence], report: StepReport) -> None:
         """Date the token of the report's first step in each sequence by itself."""
-        first_ns = report.ends_ns[0]
-        groups: dict[tuple[int, GapCause], int] = {}
+        at_ns = report.ends_ns[0]
+        n_seqs: dict[tuple[int, bool], int] = {}  # by (time of the token before, was preempted since)
         for seq in seqs:
-            last_ns = seq.last_token_ns
-            if last_ns is None:
-                seq.first_token_ns = first_ns
-            else:
-                gap_ns = first_ns - last_ns
-                cause = GapCause.PREEMPTION if seq.was_preempted else self._cause(last_ns, report, has_prefill)
-                groups[gap_ns, cause] = groups.get((gap_ns, cause), 0) + 1
-                seq.max_gap_ns = max(seq.max_gap_ns, gap_ns)
-            seq.last_token_ns = first_ns
-            seq.was_preempted = False
-        for (gap_ns, cause), n in groups.items():
-            self._journal.gaps(self._model, cause, (gap_ns,), n)
+            was_preempted = seq.was_preempted
+            last_ns = seq.date(at_ns)
+            if last_ns is not None:
+                before = last_ns, was_preempted
+                n_seqs[before] = n_seqs.get(before, 0) + 1
+        for (last_ns, was_preempted), n in n_seqs.items():
+            cause = PREEMPTION if was_preempted else self._cause(last_ns, report)
+            self._journal.gaps(self._model, cause, (at_ns - last_ns,), n)
 
-    def _cause(self, last_ns: int, report: StepReport, has_prefill: bool) -> GapCause:
+    def _cause(self, last_ns: int, report: StepReport) -> GapCause:
+        """Why the token of the report's first step came as late after ``last_ns`` as it did, preemption apart."""
         if self._resumed_ns > last_ns:
-            return GapCause.SWITCH
-        if has_prefill or self._prefilled_ns > last_ns:
-            return GapCause.PREFILL
-        waited_ns = report.stall_ns[0] + report.swap_ns + report.remap_ns
-        return GapCause.FETCH if waited_ns else GapCause.DECODE
+            return SWITCH
+        if self._prefilled_ns > last_ns:
+            return PREFILL
+        return FETCH if report.stall_ns[0] or report.swap_ns or report.remap_ns else DECODE
 
-    def _later(self, report: StepReport, n_seqs: int) -> int:
-        """Tell the gap of every step but the first, which is its duration; returns the largest."""
-        ends_ns, stalls_ns = report.ends_ns, report.stall_ns
-        gaps_ns = [after - before for before, after in pairwise(ends_ns)]
+    def _alike(self, gaps_ns: Seq[int], stalls_ns: Seq[int], n_seqs: int) -> int:
+        """Tell gaps that are each the duration of one step, which may have stalled; returns the largest."""
         if any(stalls_ns):
-            stalled = [gap for gap, stall in zip(gaps_ns, stalls_ns[1:], strict=True) if stall]
-            smooth = [gap for gap, stall in zip(gaps_ns, stalls_ns[1:], strict=True) if not stall]
-            if stalled:
-                self._journal.gaps(self._model, GapCause.FETCH, stalled, n_seqs)
+            steps = list(zip(gaps_ns, stalls_ns, strict=True))
+            stalled = [gap_ns for gap_ns, stall_ns in steps if stall_ns]
+            self._journal.gaps(self._model, FETCH, stalled, n_seqs)
+            smooth = [gap_ns for gap_ns, stall_ns in steps if not stall_ns]
             if smooth:
-                self._journal.gaps(self._model, GapCause.DECODE, smooth, n_seqs)
+                self._journal.gaps(self._model, DECODE, smooth, n_seqs)
         else:
-            self._journal.gaps(self._model, GapCause.DECODE, gaps_ns, n_seqs)
+            self._journal.gaps(self._model, DECODE, gaps_ns, n_seqs)
         return max(gaps_ns)

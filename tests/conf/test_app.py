@@ -71,7 +71,7 @@ def test_flags_and_their_values_come_last_in_their_order(line: str, sorted_line:
         ("arrivals=azure arrivals.path=nowhere.csv", "nowhere.csv: No such file or directory"),
         ("+experiment=c9", "could not find experiment/c9; there are c1, c2, demo"),
         ("experiment=c1", "Could not override 'experiment'. No match in the defaults list"),
-        ("mix=c9", "could not find mix/c9; there are c1, c2, single_opt_13b"),
+        ("mix=c9", "could not find mix/c9; there are c1, c2, exec_tiny"),
         ("lengths=[c9]", "could not find lengths/c9; --help lists what there is"),
         ("rates=[1", "rates=[1: "),
         ("seed=1,2", "Ambiguous value for argument 'seed=1,2'"),
@@ -142,5 +142,5 @@ def test_help_lists_what_there_is_to_choose(command: CommandLine, capsys: pytest
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert "experiment: c1, c2, demo" in out
-    assert "mix: c1, c2, single_opt_13b" in out
+    assert "mix: c1, c2, exec_tiny, single_opt_13b" in out
     assert ", ".join(POLICIES) in out

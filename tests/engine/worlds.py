@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Literal
 
 from policies.backend import Backend
@@ -25,10 +27,12 @@ from tests.engine.page_table import PageTable
 from tests.engine.recorder import Recorder
 
 PAGE_BYTES = 32
+MEMFD_PAGE_BYTES = mmap.PAGESIZE
 MAX_CONTEXT = 64
 HBM_BYTES_PER_S = 10**9
-World = Literal["null", "sim"]
-WORLDS: tuple[World, ...] = ("null", "sim")
+World = Literal["null", "sim", "memfd"]
+WORLDS: tuple[World, ...] = ("null", "sim", "memfd") if find_spec("torch") else ("null", "sim")
+"""``memfd``: the executor's backend on real pages, which needs torch."""
 SERVING = Serving(block_tokens=4, max_num_seqs=4, max_num_batched_tokens=MAX_CONTEXT, swap_space_bytes=2**14)
 TENANCY = TemporalSharing(quantum_s=500 / NS_PER_S)
 
@@ -42,19 +46,20 @@ class TinyModel:
     n_base_blocks: int = 8
     priority: int | None = None
 
-    def shape(self, name: str) -> ModelShape:
-        """K and V take two bytes a token and layer."""
-        layer_bytes = self.layer_pages * PAGE_BYTES
+    def shape(self, name: str, page_bytes: int = PAGE_BYTES) -> ModelShape:
+        """K and V take two bytes a token and layer where a page has 32, and so in proportion."""
+        layer_bytes = self.layer_pages * page_bytes
         return ModelShape(
-            name=name, n_layers=self.n_layers, hidden=1, n_heads=1, n_kv_heads=1, head_dim=1, ffn=1, vocab=1,
+            name=name, n_layers=self.n_layers, hidden=1, n_heads=1, n_kv_heads=1,
+            head_dim=page_bytes // PAGE_BYTES, ffn=1, vocab=1,
             gated_mlp=False, layer_bytes=layer_bytes, total_bytes=self.n_layers * layer_bytes + 1, dtype_bytes=1,
             max_context_tokens=MAX_CONTEXT,
         )  # fmt: skip
 
-    def n_pages(self, block_tokens: int) -> int:
+    def n_pages(self, block_tokens: int, page_bytes: int = PAGE_BYTES) -> int:
         """All of its pages: layers, one of embeddings, one of activations, KV cache."""
-        kv_bytes = self.n_base_blocks * self.shape("any").block_bytes(block_tokens)
-        return self.n_layers * self.layer_pages + 2 + -(-kv_bytes // PAGE_BYTES)
+        kv_bytes = self.n_base_blocks * self.shape("any", page_bytes).block_bytes(block_tokens)
+        return self.n_layers * self.layer_pages + 2 + -(-kv_bytes // page_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,25 +79,30 @@ class Setup:
     max_steps: int = 20_000
     use_every_ns: int = 700
 
+    @property
+    def page_bytes(self) -> int:
+        """Real pages have the machine's size."""
+        return MEMFD_PAGE_BYTES if self.world == "memfd" else PAGE_BYTES
+
     def hardware(self) -> HardwareProfile:
         """A power of two of pages, so that every share is exact; one page crosses the link in ``fetch_ns``."""
-        needed = sum(model.n_pages(self.serving.block_tokens) for model in self.models)
-        rate = PAGE_BYTES * NS_PER_S // self.pace.fetch_ns
+        needed = sum(model.n_pages(self.serving.block_tokens, self.page_bytes) for model in self.models)
+        rate = self.page_bytes * NS_PER_S // self.pace.fetch_ns
         return HardwareProfile(
             name="tiny",
-            hbm_bytes=PAGE_BYTES << needed.bit_length(),
+            hbm_bytes=self.page_bytes << needed.bit_length(),
             hbm_bytes_per_s=HBM_BYTES_PER_S,
-            page_bytes=PAGE_BYTES,
+            page_bytes=self.page_bytes,
             link=LinkProfile(h2d_bytes_per_s=rate, d2h_bytes_per_s=rate, joint_bytes_per_s=rate),
         )
 
     def served(self, hardware: HardwareProfile) -> list[ServedModel]:
         """The models with their shares."""
-        n_pages = hardware.hbm_bytes // PAGE_BYTES
+        n_pages = hardware.hbm_bytes // hardware.page_bytes
         return [
             ServedModel(
-                shape=model.shape(str(index)),
-                share=model.n_pages(self.serving.block_tokens) / n_pages,
+                shape=model.shape(str(index), hardware.page_bytes),
+                share=model.n_pages(self.serving.block_tokens, hardware.page_bytes) / n_pages,
                 activation_bytes=1,
                 priority=model.priority,
             )
@@ -136,11 +146,13 @@ class Scene:
 
 
 def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths | None = None) -> Scene:
-    """Put an engine together on one of the two worlds."""
+    """Put an engine together on one of the worlds."""
     hardware, truth = setup.hardware(), truth or TrueLengths()
     served = setup.served(hardware)
     ledger = open_ledger(served, hardware)
-    lanes = open_lanes(served, ledger, hardware, setup.serving, preemption=setup.policy.preemption)
+    swap_space_bytes = setup.serving.swap_space_bytes * setup.page_bytes // PAGE_BYTES
+    serving = replace(setup.serving, swap_space_bytes=swap_space_bytes)
+    lanes = open_lanes(served, ledger, hardware, serving, preemption=setup.policy.preemption)
     if not setup.lockstep:
         for lane in lanes:
             assert isinstance(lane.scheduler, VllmV0)
@@ -162,8 +174,19 @@ def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths 
     return Scene(engine, lanes, ledger, backend, truth)
 
 
-def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> NullBackend | SimBackend:
+def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> Backend:
     """The world that the setup names."""
+    if setup.world == "memfd":
+        from tests.executor.backend.paced import open_paced
+
+        return open_paced(
+            setup.hardware(),
+            lanes,
+            ledger,
+            setup.pace,
+            vmm_mode=setup.vmm_mode,
+            block_tokens=setup.serving.block_tokens,
+        )
     if setup.world == "null":
         is_plain = not setup.serving.prefix_caching and setup.policy.preemption == "recompute"
         contents = KvContents(setup.serving.block_tokens) if is_plain else None

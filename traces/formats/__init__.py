@@ -2,55 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from traces.formats import azure
-from traces.formats.lines import fault, numbered_lines
-from traces.formats.row import TraceRow
+from policies.types import NS_PER_S
+from traces.formats.known import FORMATS, Detected, Format, detect
+from traces.formats.lines import Spelling, fault
+from traces.formats.order import externally_sorted
+from traces.formats.records import OnFault, records
+from traces.formats.row import Entry, Pieces, TraceRow, first_tokens
+from traces.formats.values import Clock
 
-__all__ = ["FORMATS", "Format", "TraceRow", "detect", "read_trace"]
+__all__ = [
+    "FORMATS",
+    "Detected",
+    "Entry",
+    "Format",
+    "OutOfOrderError",
+    "Pieces",
+    "TraceRow",
+    "detect",
+    "externally_sorted",
+    "first_tokens",
+    "read_entries",
+    "read_trace",
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """A kind of trace file.
-
-    Attributes:
-        sniff: tells from the first line whether a file is of this kind.
-        read: its rows in order of time, one at a time.
-    """
-
-    name: str
-    sniff: Callable[[str], bool]
-    read: Callable[[Path], Iterator[TraceRow]]
+class OutOfOrderError(ValueError):
+    """A row is earlier than the one before it."""
 
 
-FORMATS = (Format(name="azure", sniff=azure.sniff, read=azure.read),)
-"""In the order in which they are tried; a new format is one file and one entry."""
+def read_entries(
+    path: Path,
+    *,
+    detected: Detected | None = None,
+    clock: Clock | None = None,
+    on_fault: OnFault | None = None,
+    spelling: Spelling | None = None,
+) -> Iterator[Entry]:
+    """Read what a trace records, in the order of the file and on its clock.
 
-
-def detect(path: Path) -> Format:
-    """Find the format of a file from its first line.
+    Args:
+        detected: what the file is, if that is known already.
+        clock: reads its times; a clock is for one reading of one file.
+        on_fault: told (where, what) of rows with a fault, which are left out; without it the first stops the reading.
+        spelling: told how the file is written down.
 
     Raises:
-        ValueError: the file cannot be read, is empty, or is of no known format.
+        ValueError: ``path:line: what; mend``, when the line is reached.
     """
-    first = next(numbered_lines(path), None)
-    if first is None:
-        raise fault(path, 1, "the file is empty", "give a trace with requests")
-    for kind in FORMATS:
-        if kind.sniff(first[1]):
-            return kind
-    known = ", ".join(kind.name for kind in FORMATS)
-    raise fault(path, 1, "not a trace of a known format", f"known formats: {known}")
+    detected = detected or detect(path)
+    reader = detected.format.reader(clock or detected.clock(None), detected.container == "csv")
+    for line, record in records(path, detected.container, on_fault, spelling):
+        try:
+            yield from reader.entries(line, record)
+        except ValueError as error:
+            if on_fault is None:
+                raise fault(path, line, str(error), "correct or remove the row") from None
+            on_fault(line, str(error))
 
 
-def read_trace(path: Path) -> Iterator[TraceRow]:
-    """Read a trace of any known format, one row at a time, in order of time.
+def read_trace(path: Path, *, time_unit: str | None = None, sort: bool = False) -> Iterator[TraceRow]:
+    """Read a trace of any known format with times, one row at a time, in order of time.
+
+    Rows at the same time keep the order of the file.
+
+    Args:
+        time_unit: of times that are numbers; ``None``: see ``Clock``.
+        sort: sort rows that are not in order, on disk if there are many; else they are refused.
 
     Raises:
-        ValueError: as ``detect`` at once; a faulty row when it is reached.
+        ValueError: as ``detect`` at once; a faulty row when it is reached; no rows, or a row without a time.
+        OutOfOrderError: a row is earlier than the one before it.
     """
-    return detect(path).read(path)
+    detected = detect(path)
+    entries = read_entries(path, detected=detected, clock=detected.clock(time_unit))
+    timed = (_timed(path, entry) for entry in entries)
+    return _rows(path, externally_sorted(timed, key=lambda pair: pair[0]) if sort else timed)
+
+
+def _rows(path: Path, ordered: Iterable[tuple[int, Entry]]) -> Iterator[TraceRow]:
+    first_ns = last_ns = None
+    for time_ns, entry in ordered:
+        if first_ns is None or last_ns is None:
+            first_ns = last_ns = time_ns
+        if time_ns < last_ns:
+            back_ns = last_ns - time_ns
+            raise OutOfOrderError(f"{path}:{entry.line}: time goes back by {back_ns} ns; sort the rows by time")
+        last_ns = time_ns
+        yield TraceRow(
+            time_ns - first_ns, entry.n_prompt, entry.n_output, entry.prompt, entry.session, entry.think_ns
+        )
+    if first_ns is None:
+        raise fault(path, 1, "no rows", "give a trace with requests")
+
+
+def _timed(path: Path, entry: Entry) -> tuple[int, Entry]:
+    if entry.time_ns is not None:
+        return entry.time_ns, entry
+    if entry.think_ns is not None:
+        what = (
+            f"a turn of session {entry.session!r} begins {entry.think_ns / NS_PER_S:g} s after the one before has ended,"
+            " which a replay by time does not know"
+        )
+    else:
+        what = "a request without an arrival time"
+    raise fault(path, entry.line, what, "use the file for lengths=rows, with other arrivals")
