@@ -1,0 +1,51 @@
+"""A run that has been, put together once more from its run.json: other settings, the same requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from conf.build import checked_run, configured, held_to_schema
+from conf.mistakes import one_line
+from conf.run import Requests, Run
+from traces.folder import RunInfo
+
+ONE_RUN: Mapping[str, object] = {
+    "name": "again",
+    "grid": {},
+    "variants": {},
+    "rates": [],
+    "rates_by_lengths": {},
+    "output": {"root": "", "folder": "", "figures": False},
+    "parallel": {"backend": "loky", "jobs": 1, "address": None},
+}
+"""What run.json does not keep (``conf.grid.ONCE``): it says which runs there are, not how one comes out."""
+
+
+def again(info: RunInfo, requests: Requests, changes: Mapping[str, object]) -> Run:
+    """Put a run together that serves the same requests.
+
+    Args:
+        changes: values by dotted key; a group is merged into what is there.
+
+    Raises:
+        ValueError: run.json keeps no configuration that this code knows, or a change does not fit it.
+    """
+    if not info.config:
+        raise ValueError("its run.json keeps no configuration; name the folder of a run that this program made")
+    try:
+        policy, lengths = _only(info.config, "policy"), _only(info.config, "lengths")
+        cfg: Any = DictConfig({**info.config, **ONE_RUN, "compare": [policy]})
+        for key, value in changes.items():
+            OmegaConf.update(cfg, key, value)
+        return checked_run(configured(held_to_schema(cfg)), lengths, info.system, policy, requests)
+    except OmegaConfBaseException as mistake:
+        raise ValueError(one_line(mistake)) from None
+
+
+def _only(config: Mapping[str, object], group: str) -> str:
+    (name,) = cast("Mapping[str, object]", config[group])
+    return name

@@ -1,0 +1,162 @@
+"""``python -m executor profile``: measures this device, for the simulator.
+
+What is measured is what a run uses: the executor's kernels, graphs, streams, mappings and
+loop, with random weights of true shape. It leaves a hardware file, whose roofline is
+fitted to the measurement, and tables of the measurement itself::
+
+    DIR/hardware/NAME.yaml       hardware=NAME
+    DIR/tables/NAME/MODEL.csv    compute=table
+    DIR/tables/NAME/profile.json link, driver calls, rates, and how far sums of parts are off
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import yaml
+
+from conf.cli import Refused
+from conf.hardware_file import hardware_yaml
+from conf.profile_checks import checks
+from executor.devices import World, describe, open_driver
+from executor.profiling.grid import QUICK, WHOLE
+from executor.profiling.profile import Profile, profile
+from executor.vmm.driver import DriverError
+from policies.types import MIB, HardwareProfile, LinkProfile, ModelShape
+from traces.device_tables import PADDED, DeviceTable, write_table
+from traces.folder import write_json
+from traces.provenance import commit, versions
+
+CONF = Path(__file__).parent
+MODELS = ("opt_13b", "opt_30b", "llama_2_13b", "llama_3_8b")
+TINY_MODELS = ("tiny_opt", "tiny_llama")
+CPU_HBM_BYTES, CPU_PAGE_BYTES = 64 * MIB, 4096
+"""The device that stands in on a CPU: room for a tiny model and its KV cache."""
+
+UNKNOWN_LINK = LinkProfile(h2d_bytes_per_s=1, d2h_bytes_per_s=1, joint_bytes_per_s=1)
+"""It is about to be measured."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Carry out ``profile``.
+
+    Raises:
+        Refused: there is no such device or model, or the results cannot be written.
+    """
+    given = _parse(arguments)
+    try:
+        shapes = [_read_shape(model) for model in given.model or (TINY_MODELS if given.quick else MODELS)]
+        world: World = given.world or ("memfd" if given.quick else "cuda")
+        hardware = _device(world, given.name)
+        began_s = monotonic()
+        driver = open_driver(world, hardware)
+        try:
+            measured = profile(
+                driver, hardware, shapes, QUICK if given.quick else WHOLE, lambda what: _tell(began_s, what)
+            )
+        finally:
+            driver.close()
+        _write(given, hardware, world, measured)
+    except (ValueError, DriverError) as mistake:
+        raise Refused(str(mistake)) from None
+    except OSError as error:
+        raise Refused(f"cannot write {error.filename}: {error.strerror}; name another folder with --out") from None
+    _tell(began_s, "done")
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--model", nargs="+", metavar="MODEL", help=f"of conf/model, or a YAML file; else {', '.join(MODELS)}"
+    )
+    parser.add_argument("--out", type=Path, default=CONF, metavar="DIR", help="else the configuration of this program")
+    parser.add_argument("--name", help="of the hardware; else that of the device")
+    parser.add_argument("--quick", action="store_true", help="tiny models at a few sizes, on the CPU: does it run?")
+    parser.add_argument("--world", choices=("cuda", "memfd"), help="else cuda, or memfd with --quick")
+    return parser.parse_args(arguments)
+
+
+def _read_shape(name: str) -> ModelShape:
+    path = Path(name) if name.endswith(".yaml") else CONF / "model" / f"{name}.yaml"
+    try:
+        return ModelShape(**yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, yaml.YAMLError) as error:
+        known = ", ".join(sorted(each.stem for each in (CONF / "model").glob("*.yaml")))
+        raise ValueError(f"--model {name}: {error}; there are {known}") from None
+
+
+def _device(world: World, name: str | None) -> HardwareProfile:
+    """What is known of the device before it is measured."""
+    if world == "memfd":
+        return _hardware(name or "memfd", CPU_HBM_BYTES, CPU_PAGE_BYTES)
+    import torch
+
+    cuda: Any = torch.cuda
+    if not cuda.is_available():
+        open_driver(world, _hardware("unknown", 1, 1)).close()  # it says better why
+        raise ValueError("torch finds no GPU; run python -m executor doctor, or measure a CPU with --quick")
+    properties = cuda.get_device_properties(0)
+    plain = re.sub(r"[^a-z0-9]+", "_", properties.name.lower()).strip("_")
+    hardware = _hardware(name or plain, int(properties.total_memory), 1)
+    driver = open_driver(world, hardware)
+    page_bytes = driver.granularity_bytes
+    driver.close()
+    return _hardware(hardware.name, hardware.hbm_bytes, page_bytes)
+
+
+def _hardware(name: str, hbm_bytes: int, page_bytes: int) -> HardwareProfile:
+    return HardwareProfile(name=name, hbm_bytes=hbm_bytes, hbm_bytes_per_s=1, page_bytes=page_bytes, link=UNKNOWN_LINK)
+
+
+def _write(given: Namespace, hardware: HardwareProfile, world: World, measured: Profile) -> None:
+    out: Path = given.out
+    about = {
+        "device": describe(world),
+        "measured": datetime.now(UTC).date().isoformat(),
+        "commit": commit() or "unknown",
+        "versions": ", ".join(f"{package} {version}" for package, version in versions().items()),
+        "decode_steps": PADDED if world == "cuda" else "as they are",
+        "command": _command(given),
+    }
+    tables = [DeviceTable(shape=shape, about=about, timings=tuple(timings)) for shape, timings in measured.models]
+    folder, path = out / "tables" / hardware.name, out / "hardware" / f"{hardware.name}.yaml"
+    for each in (folder, path.parent):
+        each.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        print(f"wrote {write_table(folder, table)}")
+    text, roofline = hardware_yaml(hardware.name, hardware, measured.machine, tables)
+    path.write_text(text, encoding="utf-8")
+    print(f"wrote {path}")
+    found = [check for table in tables for check in checks(table, measured.machine.copy_bytes_per_s)]
+    document = {
+        "about": about,
+        "machine": asdict(measured.machine),
+        "roofline": asdict(roofline),
+        "checks": [asdict(check) for check in found],
+    }
+    write_json(folder / "profile.json", document)
+    for check in found:
+        print(check.line)
+
+
+def _command(given: Namespace) -> str:
+    """The command line again, without the folders of this machine."""
+    models = ["--model", *(Path(model).stem for model in given.model)] if given.model else []
+    named = ["--name", given.name] if given.name else []
+    world = ["--world", given.world] if given.world else []
+    quick = ["--quick"] if given.quick else []
+    return shlex.join(["python", "-m", "executor", "profile", *models, *named, *world, *quick])
+
+
+def _tell(began_s: float, what: str) -> None:
+    print(f"{monotonic() - began_s:6.1f} s  {what}", file=sys.stderr, flush=True)

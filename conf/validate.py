@@ -1,0 +1,166 @@
+"""``python -m sim validate RUN``: simulates what ran on a device, and tells the error of every figure.
+
+The same configuration, with the arrivals and lengths that the run recorded, is served by
+the simulator; both runs are then summed up by the same rules (``traces/metrics.py``).
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from conf.again import again
+from conf.carry_out import carry_out
+from conf.cli import Refused
+from conf.run import Run
+from conf.worlds import TABLES, tables_of
+from policies.errors import Stuck
+from policies.types import Work
+from sim.factory import compute_models
+from sim.validation import causes, compare
+from sim.validation.compare import TOLERANCES, Compared, Tolerance
+from traces.device_tables import table_path
+from traces.folder import RunTables, discard, read_run, write_json
+from traces.recorded import recorded
+
+OUT_OF_TOLERANCE = 1
+
+EXAMPLES = """
+  python -m sim validate outputs/exec_c1/RUN                       with the run's own machine
+  python -m sim validate RUN compute=roofline                      by fitted constants instead of measured tables
+  python -m sim validate RUN --hardware my_h200.yaml --explain     with a machine as it was measured since
+  python -m sim validate RUN --tolerance ttft_p99=5 tbt_p50=2      percent
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Carry out ``validate``; 1 if a figure is out of its tolerance.
+
+    Raises:
+        Refused: the folder holds no complete run, or its configuration cannot be simulated.
+    """
+    parser = ArgumentParser(description=__doc__, epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run: run.json and its tables")
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change, as for run")
+    parser.add_argument("--hardware", metavar="FILE", help="hardware to take link, compute and VMM times from")
+    parser.add_argument("--tolerance", nargs="+", default=[], metavar="NAME=PERCENT", help=_names())
+    parser.add_argument("--explain", action="store_true", help="tell which kinds of steps differ")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the simulated run; else RUN/simulated")
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        tolerances = {**TOLERANCES, **dict(map(_tolerance, given.tolerance))}
+        real = read_run(given.run)
+        if real.state != "complete":
+            raise ValueError(f"{given.run} is {real.state}; name the folder of a run that went to its end")
+        run = again(real.info, recorded(real), _changes(real, given.hardware, given.changes))
+        simulated = _simulate(run, given.out or given.run / "simulated")
+        found = compare.compare(real, simulated, tolerances)
+    except (ValueError, Stuck) as mistake:
+        raise Refused(str(mistake)) from None
+    print(f"{real.info.device} and its simulation by {_source(run)}: {real.info.system}, {run.workload.description}")
+    print(compare.table(found))
+    if given.explain:
+        print(_explained(run, real, simulated))
+    _write(given.run / "validate.json", run, found, simulated)
+    return OUT_OF_TOLERANCE if any(each.is_within is False for each in found) else 0
+
+
+def _names() -> str:
+    standard = ", ".join(
+        f"{name}={tolerance.share * 100:g}" + (f" or {tolerance.n_steps:g} steps" if tolerance.n_steps else "")
+        for name, tolerance in TOLERANCES.items()
+    )
+    return f"what may be off by how much; else {standard}"
+
+
+def _tolerance(text: str) -> tuple[str, Tolerance]:
+    name, _, percent = text.partition("=")
+    try:
+        return name, Tolerance(float(percent) / 100)
+    except ValueError:
+        raise ValueError(f"--tolerance {text} must be NAME=PERCENT, as in tbt_p50=5") from None
+
+
+def _changes(real: RunTables, hardware: str | None, changes: Sequence[str]) -> dict[str, object]:
+    """What is changed in the run's configuration: its world, its machine's times, and what the user asks for."""
+    config: Mapping[str, Any] = real.info.config
+    changed: dict[str, object] = {}
+    if config.get("backend", {}).get("world") != "sim":
+        changed["backend"] = {"world": "sim", "leaps": True}
+        is_measured = (TABLES / config["hardware"]["name"]).is_dir()
+        changed["compute"] = "table" if is_measured else "roofline"
+    if hardware is not None:
+        changed["hardware"] = _times_of(Path(hardware))
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise ValueError(f"{change} must be KEY=VALUE")
+        changed[key] = yaml.safe_load(value)
+    return changed
+
+
+def _times_of(path: Path) -> dict[str, object]:
+    """Take of a hardware file all but its memory, which is the budget under which the run was."""
+    try:
+        hardware = cast("dict[str, object]", yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"--hardware {path}: {error}; name a file such as conf/hardware/h200_pcie.yaml") from None
+    return {key: value for key, value in hardware.items() if key not in ("hbm_bytes", "page_bytes")}
+
+
+def _simulate(run: Run, folder: Path) -> RunTables:
+    if folder.exists():
+        discard(folder)
+    return read_run(carry_out(run, folder))
+
+
+def _source(run: Run) -> str:
+    tables = tables_of(run.settings)
+    return f"the roofline of {run.hardware.name}" if tables is None else f"the tables in {tables}"
+
+
+def _explained(run: Run, real: RunTables, simulated: RunTables) -> str:
+    found = causes.causes(real, simulated)
+    hardware = run.settings.hardware
+    models = compute_models(
+        [model.shape for model in run.models],
+        run.hardware,
+        roofline=asdict(hardware.roofline),
+        flops_per_s=hardware.flops_per_s,
+        tables=tables_of(run.settings),
+    )
+    hosts_ns = [[models[cause.kind[0]].host_ns(_step(cause.kind, times)) for times in (1, 2)] for cause in found]
+    return causes.table(found, [model.name for model in real.info.models], hosts_ns)
+
+
+def _step(kind: causes.Kind, times: int) -> Work:
+    """A step of a class: its smallest, or the next class's."""
+    _, n_prompt, n_decodes = kind
+    return Work(
+        n_prefill_tokens=n_prompt * times,
+        n_prefill_seqs=min(1, n_prompt),
+        prefill_pairs=0,
+        n_decode_seqs=n_decodes * times,
+        decode_context_tokens=n_decodes * times,
+        n_sampled=n_decodes * times,
+    )
+
+
+def _write(path: Path, run: Run, found: Sequence[Compared], simulated: RunTables) -> None:
+    tables = tables_of(run.settings)
+    files = [] if tables is None else [str(table_path(tables, model.shape.name)) for model in run.models]
+    document = {
+        "compute": run.settings.compute,
+        "tables": files,
+        "simulated": str(simulated.folder),
+        "figures": [asdict(each) for each in found],
+    }
+    try:
+        write_json(path, document)
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror}; copy the run to where you may write") from None

@@ -1,0 +1,107 @@
+"""The worlds in which a run can take place: how each makes its backend, and what it is called.
+
+A world's factory is imported when it is used, so that no world needs the other's libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conf.run import Run
+from conf.schema import Settings
+from policies.backend import Backend
+from policies.lane import Lane
+from policies.memory.ledger import Ledger
+
+if TYPE_CHECKING:
+    from executor.plan import Plan
+
+
+TABLES = Path(__file__).parent / "tables"
+"""Compute times that were measured: a folder a device, a file a model."""
+
+
+def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
+    """Find out whether the run's world can be opened, before any run has started.
+
+    Raises:
+        ValueError: a constant of the machine is out of range, or this machine is not one that can do it.
+    """
+    world = run.settings.backend.world
+    if world == "sim":
+        _simulated(run)
+        return
+    from executor.factory import check
+
+    if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
+        raise ValueError(f"backend.world={world} has one device; set parallel.jobs=1")
+    check(world, _plan(run, ledger, lanes))
+
+
+def open_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> AbstractContextManager[Backend]:
+    """Open the backend that the run asks for; leaving it gives everything back.
+
+    Raises:
+        ValueError: it cannot be opened.
+    """
+    world = run.settings.backend.world
+    if world == "sim":
+        return nullcontext(_simulated(run))
+    from executor.factory import open_backend
+
+    return open_backend(world, _plan(run, ledger, lanes))
+
+
+def device_of(run: Run) -> str:
+    """What computes, in words; in a simulation the hardware that is modelled."""
+    name, world = run.hardware.name, run.settings.backend.world
+    if world == "sim":
+        return f"{name} ({world})"
+    from executor.devices import describe
+
+    return f"{describe(world)} as {name}"
+
+
+def tables_of(settings: Settings) -> Path | None:
+    """Find the measured tables that compute times are taken from; ``None``: they come from the roofline."""
+    if settings.compute == "roofline":
+        return None
+    return TABLES / settings.hardware.name if settings.compute_tables is None else Path(settings.compute_tables)
+
+
+def _simulated(run: Run) -> Backend:
+    from sim.factory import open_backend
+
+    settings = run.settings
+    return open_backend(
+        [model.shape for model in run.models],
+        run.hardware,
+        roofline=asdict(settings.hardware.roofline),
+        flops_per_s=settings.hardware.flops_per_s,
+        tables=tables_of(settings),
+        vmm=asdict(settings.hardware.vmm),
+        vmm_mode=settings.backend.vmm,
+        compute_slowdown=settings.hardware.link.compute_slowdown,
+    )
+
+
+def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
+    from executor.plan import plan
+
+    backend = run.settings.backend
+    return plan(
+        run.models,
+        ledger,
+        [lane.layout for lane in lanes],
+        run.hardware,
+        run.settings.serving,
+        vmm=backend.vmm,
+        preemption=run.policy.preemption,
+        lendable=[range(model.shape.n_layers) if run.policy.lends else () for model in run.models],
+        weights=backend.weights,
+        seed=run.settings.seed,
+    )

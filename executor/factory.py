@@ -1,0 +1,90 @@
+"""The real world, made from a configuration: a device with models on it, given back at the end."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+
+import torch
+
+from executor.backend import ExecutorBackend
+from executor.clock import HostClock
+from executor.devices import World, open_driver, refuse_too_little_host_memory
+from executor.lane import Watch
+from executor.plan import Plan
+from executor.serving import Serving, open_serving
+from executor.vmm.driver import Driver, DriverError
+from policies.errors import DeviceFailed, HbmOverdrawn
+
+
+def check(world: World, plan: Plan) -> None:
+    """Find out whether this machine can do what is planned, taking none of its memory.
+
+    Raises:
+        ValueError: it cannot: what is missing, and the mend.
+    """
+    open_driver(world, plan.hardware).close()
+    refuse_too_little_host_memory(plan.host_bytes)
+
+
+@contextmanager
+def open_backend(world: World, plan: Plan, *, watch: Watch | None = None) -> Generator[ExecutorBackend]:
+    """Load the models of a plan onto the device; leaving gives everything back, whatever is under way.
+
+    Args:
+        watch: sees every step, for tests.
+
+    Raises:
+        ValueError: the device or the host has not enough memory, or weights cannot be read; nothing is held.
+        DeviceFailed: the device failed, now or while it was used.
+    """
+    with ExitStack() as held:
+        held.enter_context(_told_in_a_line())
+        driver = held.enter_context(closing(open_driver(world, plan.hardware)))
+        held.enter_context(_torch_bound(driver, plan))
+        yield held.enter_context(_open(driver, plan, watch)).backend
+
+
+def _open(driver: Driver, plan: Plan, watch: Watch | None) -> Serving:
+    refuse_too_little_host_memory(plan.host_bytes)
+    try:
+        return open_serving(driver, plan, HostClock(), watch=watch)
+    except HbmOverdrawn as refused:
+        raise ValueError(f"{driver.device}: {refused}") from refused
+
+
+@contextmanager
+def _told_in_a_line() -> Generator[None]:
+    """Turn what only a broken device, or one too small, does into one line."""
+    try:
+        yield
+    except torch.OutOfMemoryError as refused:
+        line = str(refused).splitlines()[0]
+        raise DeviceFailed(f"{line}; raise activation_bytes in the mix, or lower max_num_batched_tokens") from refused
+    except (DriverError, torch.AcceleratorError) as failure:
+        line = str(failure).splitlines()[0]
+        raise DeviceFailed(f"the driver failed, the run cannot go on: {line}") from failure
+
+
+@contextmanager
+def _torch_bound(driver: Driver, plan: Plan) -> Generator[None]:
+    """Keep torch to what the ledger gives it.
+
+    On a GPU its allocator gets the memory that no page is made of. On a CPU it gets one thread: tiny steps lose
+    more by waiting for threads than they gain, and what they compute does not depend on how many cores there are.
+    """
+    device = torch.device(driver.device)
+    if device.type != "cuda":
+        n_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(n_threads)
+        return
+    gc.collect()  # what a run before has left
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, plan.torch_bytes / total), device)
+    yield

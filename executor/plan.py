@@ -1,0 +1,179 @@
+"""What is to be served, in the executor's terms: extents and decoders, worked out before a device is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from executor.memory.extents import Extents, measure
+from executor.memory.ranges import LendMode
+from executor.models.checkpoint import Checkpoint, open_checkpoint
+from executor.models.config import read_spec
+from executor.models.decode_buffers import BATCH_BUCKETS
+from executor.models.decoder import layer_layout
+from executor.models.spec import DecoderSpec, spec_of
+from policies.memory.layout import KvLayout
+from policies.memory.ledger import Ledger
+from policies.serving.scheduler import Preemption
+from policies.setup import ServedModel, Serving
+from policies.types import GIB, HardwareProfile, ModelShape
+
+DTYPES = {2: torch.bfloat16, 4: torch.float32}
+"""By bytes of a number."""
+
+LEND_MODES = {"alias": LendMode.ALIAS, "range": LendMode.REMAP}
+"""By ``backend.vmm``."""
+
+COMPARED = ("n_layers", "hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab", "gated_mlp")
+"""What a folder of weights and the configured shape have to agree on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """One model.
+
+    Attributes:
+        max_rows: most sequences of a step.
+        max_blocks: KV blocks of the longest sequence.
+        n_host_blocks: KV blocks that may be swapped out.
+        checkpoint: where its weights are, ``None`` for random ones.
+    """
+
+    spec: DecoderSpec
+    extents: Extents
+    max_rows: int
+    max_blocks: int
+    n_host_blocks: int
+    checkpoint: Checkpoint | None
+
+    @property
+    def host_bytes(self) -> int:
+        """Pinned host memory that it needs."""
+        return len(self.extents.lendable) * self.extents.region_bytes + self.n_host_blocks * self.extents.block_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run needs of a device."""
+
+    models: tuple[ModelPlan, ...]
+    hardware: HardwareProfile
+    mode: LendMode
+    seed: int
+
+    @property
+    def host_bytes(self) -> int:
+        """Pinned host memory of all models."""
+        return sum(model.host_bytes for model in self.models)
+
+    @property
+    def torch_bytes(self) -> int:
+        """What torch's own allocator may use."""
+        return sum(model.extents.torch_bytes for model in self.models)
+
+
+def plan(
+    served: Sequence[ServedModel],
+    ledger: Ledger,
+    layouts: Sequence[KvLayout],
+    hardware: HardwareProfile,
+    serving: Serving,
+    *,
+    vmm: str,
+    preemption: Preemption,
+    lendable: Sequence[Collection[int]],
+    weights: Mapping[str, str],
+    seed: int,
+) -> Plan:
+    """Work out what a run needs.
+
+    Args:
+        layouts: KV block ids of each model.
+        vmm: how homes change hands, a key of ``LEND_MODES``.
+        lendable: layers of each model that may ever cycle.
+        weights: folders of safetensors by model name; the other models get random weights.
+
+    Raises:
+        ValueError: the executor cannot serve this.
+    """
+    if vmm not in LEND_MODES:
+        raise ValueError(f"backend.vmm={vmm}: the executor maps a whole layer at once; choose alias or range")
+    shapes = [model.shape for model in served]
+    if serving.prefix_caching:  # the scheduler counts blocks as cached that may be evicted before they are read
+        raise ValueError("serving.prefix_caching: only the simulator knows it so far; run with python -m sim")
+    if unknown := set(weights) - {shape.name for shape in shapes}:
+        raise ValueError(f"backend.weights names {', '.join(sorted(unknown))}; the mix has {_names(shapes)}")
+    folders = [Path(weights[shape.name]) if shape.name in weights else None for shape in shapes]
+    specs = [_spec(shape, folder) for shape, folder in zip(shapes, folders, strict=True)]
+    extents = measure(
+        shapes,
+        ledger.partitions,
+        layouts,
+        page_bytes=hardware.page_bytes,
+        block_tokens=serving.block_tokens,
+        region_bytes=[layer_layout(spec).n_bytes for spec in specs],
+        lendable=lendable,
+    )
+    _refuse_overfull(extents)
+    models = tuple(
+        ModelPlan(
+            spec=spec,
+            extents=each,
+            max_rows=_max_rows(serving),
+            max_blocks=-(-(spec.shape.max_context_tokens + 1) // serving.block_tokens),
+            n_host_blocks=serving.swap_space_bytes // each.block_bytes if preemption == "swap" else 0,
+            checkpoint=open_checkpoint(folder) if folder else None,
+        )
+        for spec, each, folder in zip(specs, extents, folders, strict=True)
+    )
+    return Plan(models=models, hardware=hardware, mode=LEND_MODES[vmm], seed=seed)
+
+
+def _spec(shape: ModelShape, folder: Path | None) -> DecoderSpec:
+    if shape.dtype_bytes not in DTYPES:
+        raise ValueError(f"model {shape.name}: dtype_bytes={shape.dtype_bytes}; the executor computes with 2 or 4")
+    dtype = DTYPES[shape.dtype_bytes]
+    if folder is None:
+        return spec_of(shape, dtype)
+    found = read_spec(folder, dtype)
+    for field in COMPARED:
+        stored, wanted = getattr(found.shape, field), getattr(shape, field)
+        if stored != wanted:
+            raise ValueError(
+                f"{folder}: its {field} is {stored}, model {shape.name} has {wanted}; name the folder of that model"
+            )
+    return DecoderSpec(
+        shape=shape,
+        family=found.family,
+        dtype=dtype,
+        norm_eps=found.norm_eps,
+        rotary_theta=found.rotary_theta,
+        rotary_scaling=found.rotary_scaling,
+        tied_head=found.tied_head,
+    )
+
+
+def _max_rows(serving: Serving) -> int:
+    if serving.max_num_seqs > max(BATCH_BUCKETS):
+        raise ValueError(
+            f"serving.max_num_seqs={serving.max_num_seqs} exceeds the {max(BATCH_BUCKETS)} sequences of the executor's "
+            "largest step; lower it"
+        )
+    return serving.max_num_seqs
+
+
+def _refuse_overfull(models: Sequence[Extents]) -> None:
+    for extents in models:
+        outer = extents.shape.other_bytes
+        if outer > extents.torch_bytes:
+            raise ValueError(
+                f"model {extents.shape.name}: embeddings and head of {outer / GIB:.2f} GiB exceed what its partition "
+                f"leaves for them, {extents.torch_bytes / GIB:.2f} GiB; raise its activation_bytes"
+            )
+
+
+def _names(shapes: Sequence[ModelShape]) -> str:
+    return ", ".join(shape.name for shape in shapes)

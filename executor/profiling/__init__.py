@@ -1,0 +1,1 @@
+"""Measures a device as the executor uses it: the same kernels, graphs, streams, mappings and loop."""

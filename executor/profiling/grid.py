@@ -1,0 +1,84 @@
+"""At which sizes a device is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.models.decode_buffers import BATCH_BUCKETS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Sizes, and how often each is repeated.
+
+    Attributes:
+        batches: sequences of decode steps.
+        contexts: mean contexts of their sequences, in tokens.
+        tokens: tokens of a layer without attention.
+        prompts: whole prompts, in tokens.
+        behind: prompts behind tokens that are in the cache: (new, before).
+        together: equal whole prompts in one step: (sequences, tokens of each).
+        launches: sequences of prefill steps whose launching is timed.
+        prefills: prefill steps launched as a server does, to check sums: (sequences, tokens of each).
+        loops: requests that are served at a time, to time the loop.
+        n_loop_tokens: output tokens of each.
+        n_layers: layers that parts are timed over, so that weights come from HBM and not from a cache.
+        n_copies: of a layer, to time the link.
+        n_calls: of each driver call.
+        n_repeats: of everything else.
+    """
+
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    prompts: tuple[int, ...]
+    behind: tuple[tuple[int, int], ...]
+    together: tuple[tuple[int, int], ...]
+    launches: tuple[int, ...]
+    prefills: tuple[tuple[int, int], ...]
+    loops: tuple[int, ...]
+    n_loop_tokens: int
+    n_layers: int
+    n_copies: int
+    n_calls: int
+    n_repeats: int
+
+
+WHOLE = Grid(
+    batches=BATCH_BUCKETS,
+    contexts=(16, 64, 256, 512, 1024, 2048),
+    tokens=(
+        *(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512),
+        *(640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096),
+    ),
+    prompts=(16, 32, 64, 128, 256, 512, 1024, 1536, 2048),
+    behind=((16, 1024), (64, 1024), (256, 1024), (512, 1024), (1024, 1024)),
+    together=((8, 16), (8, 64), (8, 256)),
+    launches=(1, 2, 4, 8, 16, 32),
+    prefills=((1, 24), (1, 200), (1, 900), (4, 24), (4, 200), (16, 24), (8, 250), (60, 30)),
+    loops=BATCH_BUCKETS,
+    n_loop_tokens=32,
+    n_layers=8,
+    n_copies=8,
+    n_calls=20,
+    n_repeats=6,
+)
+"""For models of billions of parameters on a GPU: about half a minute each."""
+
+QUICK = Grid(
+    batches=(1, 4, 16),
+    contexts=(4, 32, 128),
+    tokens=(1, 4, 16, 64, 256),
+    prompts=(4, 16, 64, 128),
+    behind=((16, 64), (64, 64)),
+    together=((4, 16), (4, 32)),
+    launches=(1, 4),
+    prefills=((1, 24), (4, 24)),
+    loops=(1, 4, 16),
+    n_loop_tokens=8,
+    n_layers=2,
+    n_copies=4,
+    n_calls=4,
+    n_repeats=3,
+)
+"""For tiny models on a CPU: does it run? Its figures mean little."""

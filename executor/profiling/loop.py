@@ -1,0 +1,128 @@
+"""What the host takes of each step: the executor's own loop, with real requests, less the device's time."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator, Sequence
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import count
+
+from executor.profiling.specimen import SEED, Specimen
+from executor.profiling.stopwatch import Size, timing
+from policies.backend import Batch, StepReport
+from policies.decision import Decision
+from policies.engine import Engine
+from policies.journal import GapCause, HbmUse
+from policies.lane import TrueLengths
+from policies.recompute import Recompute
+from policies.serving.scheduler import Scheduler, Step
+from policies.serving.sequence import Sequence as Served
+from policies.serving.tenancy import TemporalSharing
+from policies.setup import open_lanes, open_ledger
+from policies.types import Arrival, Request
+from policies.view import MemoryView
+from traces.device_tables import Part, Timing
+
+LEAD_NS = 20_000_000
+"""Requests arrive so long after the loop has begun: it waits for them, as a server does."""
+
+PROMPT_TOKENS = (9, 40)
+"""Shortest and longest prompt: their KV blocks fill up at different steps, so that leaps are as long as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """Keeps of each step what the device's layers do not account for (a ``Journal``).
+
+    Attributes:
+        decodes, prefills: rests in ns by number of sequences, of steps that only decode and that only prefill.
+    """
+
+    decodes: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    prefills: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+
+    def ran(self, lane: int, batch: Batch, report: StepReport) -> None:  # noqa: ARG002
+        """Keep the rests of a submission."""
+        work = batch.work
+        if work.n_prefill_seqs and not work.n_decode_seqs:
+            self.prefills.setdefault(work.n_prefill_seqs, []).extend(report.rest_ns)
+        elif not work.n_prefill_seqs:
+            self.decodes.setdefault(work.n_decode_seqs, []).extend(report.rest_ns)
+
+    def composed(self, lane: int, now_ns: int, step: Step, scheduler: Scheduler) -> None:
+        """Keep nothing."""
+
+    def gaps(self, model: int, cause: GapCause, gaps_ns: Seq[int], n_requests: int) -> None:
+        """Keep nothing."""
+
+    def retired(self, lane: int, now_ns: int, seqs: Seq[Served], scheduler: Scheduler) -> None:
+        """Keep nothing."""
+
+    def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
+        """Keep nothing."""
+
+    def hbm(self, now_ns: int, uses: Seq[HbmUse]) -> None:
+        """Keep nothing."""
+
+
+def measure_loop(model: Specimen, heads: Sequence[Timing]) -> Iterator[Timing]:
+    """Measure host times of decode and prefill steps.
+
+    Args:
+        heads: device times outside the layers, which are no host time.
+    """
+    rests, request_ids = Rests(), count()
+    _serve(model, 1, request_ids, Rests())  # warms up; the first step of all waits for whatever was before
+    for n_requests in model.grid.loops:
+        for _ in range(2 if n_requests <= 16 else 1):  # few requests make few prefill steps
+            _serve(model, n_requests, request_ids, rests)
+    for part, by_seqs in ((Part.DECODE_HOST, rests.decodes), (Part.PREFILL_HOST, rests.prefills)):
+        for n_seqs, rests_ns in sorted(by_seqs.items()):
+            if part is Part.PREFILL_HOST or n_seqs in model.grid.loops:
+                head_ns = next((head.ns for head in heads if head.n_seqs >= n_seqs), heads[-1].ns)
+                hosts_ns = [max(0, rest_ns - head_ns) for rest_ns in rests_ns]
+                yield timing(part, Size(n_seqs, n_seqs), hosts_ns, is_mean=part is Part.DECODE_HOST)
+
+
+def _serve(model: Specimen, n_requests: int, request_ids: Iterator[int], rests: Rests) -> None:
+    """Let the loop serve requests that come at once."""
+    gc.collect()
+    served, settings = [model.served], model.settings
+    ledger = open_ledger(served, model.hardware)
+    lanes = open_lanes(served, ledger, model.hardware, settings, preemption="recompute")
+    at_ns = model.clock.now_ns + LEAD_NS
+    draw = random.Random(SEED)
+    longest = min(PROMPT_TOKENS[1], model.shape.max_context_tokens - model.grid.n_loop_tokens)
+    arrivals = [
+        _arrival(
+            next(request_ids),
+            at_ns,
+            draw.randint(min(PROMPT_TOKENS[0], longest), longest),
+            model.grid.n_loop_tokens,
+        )
+        for _ in range(n_requests)
+    ]
+    engine = Engine(
+        lanes=lanes,
+        truth=TrueLengths(),
+        policy=Recompute(),
+        tenancy=TemporalSharing(quantum_s=0.1, order="round_robin", priorities=(None,)),
+        ledger=ledger,
+        backend=model.serving.backend,
+        hardware=model.hardware,
+        journal=rests,
+    )
+    engine.run(iter(arrivals))
+
+
+def _arrival(request_id: int, at_ns: int, n_prompt_tokens: int, n_output_tokens: int) -> Arrival:
+    request = Request(
+        request_id=request_id,
+        model=0,
+        arrival_ns=at_ns,
+        n_prompt_tokens=n_prompt_tokens,
+        max_output_tokens=n_output_tokens,
+    )
+    return Arrival(request=request, n_output_tokens=n_output_tokens)

@@ -1,0 +1,115 @@
+"""A device with one model after the other: tables of durations, and what is the device's own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+
+from executor.profiling.grid import Grid
+from executor.profiling.loop import measure_loop
+from executor.profiling.machine import (
+    Beside,
+    LinkRates,
+    VmmTimes,
+    beside_copies,
+    copy_bytes_per_s,
+    flops_per_s,
+    link_rates,
+    vmm_times,
+)
+from executor.profiling.specimen import Specimen, specimen
+from executor.profiling.steps import measure_steps
+from executor.vmm.driver import Driver
+from policies.errors import HbmOverdrawn
+from policies.types import HardwareProfile, ModelShape
+from traces.device_tables import Part, Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineProfile:
+    """What is no model's, as it was measured with one of them."""
+
+    copy_bytes_per_s: int
+    flops_per_s: int
+    link: LinkRates
+    beside: Beside
+    vmm_layer: VmmTimes
+    vmm_page: VmmTimes
+
+    @property
+    def compute_slowdown(self) -> float:
+        """Share by which computation takes longer beside a copy: the mean of a decode and a prefill step."""
+        return fmean((self.beside.decode, self.beside.prefill))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A measured device."""
+
+    machine: MachineProfile
+    models: Sequence[tuple[ModelShape, Sequence[Timing]]]
+
+
+def profile(
+    driver: Driver,
+    hardware: HardwareProfile,
+    shapes: Sequence[ModelShape],
+    grid: Grid,
+    tell: Callable[[str], None],
+) -> Profile:
+    """Measure a device with each of the models in turn.
+
+    Args:
+        hardware: its memory and page size; nothing else of it is read.
+        tell: hears of what is being measured.
+
+    Raises:
+        ValueError: a model does not fit the device.
+    """
+    machine: MachineProfile | None = None
+    models: list[tuple[ModelShape, Sequence[Timing]]] = []
+    for shape in shapes:
+        tell(f"{shape.name}: loading")
+        with _told_if_too_large(shape), specimen(driver, shape, hardware, grid) as model:
+            tell(f"{shape.name}: steps")
+            timings = list(measure_steps(model))
+            tell(f"{shape.name}: loop")
+            timings += measure_loop(model, [each for each in timings if each.part is Part.HEAD and each.n_seqs])
+            if machine is None:
+                tell("link, driver, rates")
+                machine = _machine(driver, model)
+            models.append((shape, timings))
+    if machine is None:
+        raise ValueError("no model to measure with; name one with --model")
+    return Profile(machine=machine, models=models)
+
+
+@contextmanager
+def _told_if_too_large(shape: ModelShape) -> Generator[None]:
+    """Turn a lack of memory into a line, and let go of what torch has kept from the model before."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
+    try:
+        yield
+    except (torch.OutOfMemoryError, HbmOverdrawn) as refused:
+        line = str(refused).splitlines()[0]
+        raise ValueError(f"model {shape.name}: {line}; stop other programs on the device or leave it out") from refused
+
+
+def _machine(driver: Driver, model: Specimen) -> MachineProfile:
+    grid = model.grid
+    home_bytes = model.serving.memory.models[0].home_bytes
+    return MachineProfile(
+        copy_bytes_per_s=copy_bytes_per_s(model),
+        flops_per_s=flops_per_s(model),
+        link=link_rates(model),
+        beside=beside_copies(model),
+        vmm_layer=vmm_times(driver, min(home_bytes, model.hardware.hbm_bytes // 100), grid.n_calls),
+        vmm_page=vmm_times(driver, driver.granularity_bytes, grid.n_calls),
+    )

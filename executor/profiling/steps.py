@@ -1,0 +1,186 @@
+"""The parts of steps of one model, and whole steps as a server runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from executor.attention.prefill import attend_prefill
+from executor.models.decoder import Decoder
+from executor.models.step import PADDING_SLOT, Row, StepInput
+from executor.profiling.specimen import Specimen
+from executor.profiling.stopwatch import N_WARM_UP, Size, timing
+from traces.device_tables import Part, Timing
+
+SHORT_PROMPT = 4
+"""Tokens of the prompts whose launching is timed: the fewer, the surer it is the host that is timed."""
+
+EVEN = (64, 1024)
+"""Sequences and context of the decode step that papers and benchmarks quote."""
+
+
+@torch.inference_mode()
+def measure_steps(model: Specimen) -> Iterator[Timing]:
+    """Measure everything of a model but the loop around it."""
+    yield from others(model)
+    yield from decodes(model)
+    yield from prefills(model)
+    yield from launches(model)
+    yield from whole_prefills(model)
+
+
+def others(model: Specimen) -> Iterator[Timing]:
+    """Layers without attention."""
+    for n_tokens in model.grid.tokens:
+        times_ns = model.stopwatch.on_device(_layers(model, model.bare, _unattended(model, n_tokens)))
+        yield timing(Part.OTHERS, Size(0, n_tokens), times_ns, n_parts=model.n_layers_timed)
+
+
+def decodes(model: Specimen) -> Iterator[Timing]:
+    """Decode steps as a server runs them: a layer, the head, all; and attention alone."""
+    for n_seqs in model.grid.batches:
+        heads_ns: list[int] = []
+        for context in _contexts(model, n_seqs):
+            contexts = ragged(n_seqs, context, model.shape.max_context_tokens)
+            rows = model.rows([(1, each - 1) for each in contexts])
+            layers_ns, after_ns = _served(model, rows)
+            size = Size(n_seqs, n_seqs, sum(contexts))
+            yield timing(Part.DECODE_LAYER, size, layers_ns, n_parts=model.shape.n_layers)
+            yield timing(Part.DECODE_STEP, size, _added(layers_ns, after_ns))
+            heads_ns += after_ns
+            alone_ns = model.stopwatch.on_device(_attention(model, rows))
+            yield timing(Part.DECODE_ATTENTION, size, alone_ns, n_parts=model.n_layers_timed)
+        if heads_ns:
+            yield timing(Part.HEAD, Size(n_seqs, n_seqs), heads_ns)
+    yield from _even_decode(model)
+    unsampled = [replace(row, samples=False) for row in model.rows([(SHORT_PROMPT, 0)])]
+    yield timing(Part.HEAD, Size(0, SHORT_PROMPT), _served(model, unsampled)[1])
+
+
+def prefills(model: Specimen) -> Iterator[Timing]:
+    """Layers of prompts, as if launches were free: whole, behind other tokens, together; and attention alone."""
+    grid, n_layers = model.grid, model.n_layers_timed
+    alone = (*((1, n_new, 0) for n_new in grid.prompts), *((1, *each) for each in grid.behind))
+    for n_seqs, n_new, n_before in (*alone, *((*each, 0) for each in grid.together)):
+        if not model.holds([(n_new, n_before)] * n_seqs):
+            continue
+        rows, size = model.rows([(n_new, n_before)] * n_seqs), Size(n_seqs, n_seqs * n_new, n_before)
+        layers_ns = model.stopwatch.on_device(_layers(model, model.decoder, model.step(rows)))
+        yield timing(Part.PREFILL_LAYER, size, layers_ns, n_parts=n_layers)
+        if n_seqs == 1:
+            attention_ns = model.stopwatch.on_device(_attention(model, rows))
+            yield timing(Part.PREFILL_ATTENTION, size, attention_ns, n_parts=n_layers)
+
+
+def launches(model: Specimen) -> Iterator[Timing]:
+    """What the host takes to launch a layer of a prefill step; on a CPU that is the layer itself."""
+    for n_seqs in model.grid.launches:
+        if model.device.type == "cpu":
+            yield timing(Part.LAUNCH, Size(n_seqs, n_seqs), [0])
+            continue
+        step = model.step(model.rows([(SHORT_PROMPT, 0)] * n_seqs))
+        times_ns = model.stopwatch.on_host(_layers(model, model.decoder, step, n_layers=1))
+        yield timing(Part.LAUNCH, Size(n_seqs, n_seqs * SHORT_PROMPT), times_ns)
+
+
+def whole_prefills(model: Specimen) -> Iterator[Timing]:
+    """Prefill steps as a server runs them, to hold sums of parts against."""
+    for n_seqs, n_each in model.grid.prefills:
+        if model.holds([(n_each, 0)] * n_seqs):
+            layers_ns, after_ns = _served(model, model.rows([(n_each, 0)] * n_seqs))
+            yield timing(Part.PREFILL_STEP, Size(n_seqs, n_seqs * n_each), _added(layers_ns, after_ns))
+
+
+def ragged(n_seqs: int, mean: int, longest: int) -> list[int]:
+    """Contexts from short to long with a given mean, as a server has them: 1..2 * mean - 1, or as wide as it may be."""
+    reach = min(mean - 1, longest - mean)
+    if n_seqs == 1:
+        return [mean]
+    return [mean - reach + round(2 * reach * index / (n_seqs - 1)) for index in range(n_seqs)]
+
+
+def _contexts(model: Specimen, n_seqs: int) -> list[int]:
+    """Mean contexts of a batch: those of the grid that fit, and the most that the KV range and positions allow."""
+    per_seq = len(model.blocks) // n_seqs
+    most = min(
+        model.shape.max_context_tokens, (per_seq - 1) * model.block_tokens
+    )  # ragged contexts lose part of a block
+    return sorted({*(each for each in model.grid.contexts if each <= most), *([most] if most >= 1 else [])})
+
+
+def _served(model: Specimen, rows: Sequence[Row]) -> tuple[list[int], list[int]]:
+    """Device times of a step's layers, and from their end to that of the step."""
+    streams, forward = model.serving.streams, model.serving.forwards[0]
+    layers_ns: list[int] = []
+    after_ns: list[int] = []
+    for nth in range(N_WARM_UP + model.grid.n_repeats):
+        passed = forward.run(rows)
+        with streams.computing():
+            end = streams.mark()
+        streams.wait(end)
+        streams.take_stalls()
+        if nth >= N_WARM_UP:
+            layers_ns.append(streams.between_ns(*passed.layers))
+            after_ns.append(streams.between_ns(passed.layers[1], end))
+    return layers_ns, after_ns
+
+
+def _even_decode(model: Specimen) -> Iterator[Timing]:
+    n_seqs, context = EVEN
+    if n_seqs in model.grid.batches and model.holds([(1, context - 1)] * n_seqs):
+        layers_ns, after_ns = _served(model, model.rows([(1, context - 1)] * n_seqs))
+        yield timing(Part.EVEN_DECODE_STEP, Size(n_seqs, n_seqs, n_seqs * context), _added(layers_ns, after_ns))
+
+
+def _added(layers_ns: Sequence[int], after_ns: Sequence[int]) -> list[int]:
+    return [sum(both) for both in zip(layers_ns, after_ns, strict=True)]
+
+
+def _unattended(model: Specimen, n_tokens: int) -> StepInput:
+    """A step of tokens that attend to nothing."""
+    with model.serving.streams.computing():
+        zeros = torch.zeros(n_tokens, dtype=torch.int64, device=model.device)
+        return StepInput(
+            token_ids=zeros + torch.arange(n_tokens, device=model.device) % model.shape.vocab,
+            positions=zeros,
+            slots=zeros + PADDING_SLOT,
+            block_tables=zeros.int()[:, None],
+            contexts=zeros.int(),
+            prefills=(),
+            sampled=zeros[:1],
+        )
+
+
+def _layers(model: Specimen, decoder: Decoder, step: StepInput, n_layers: int | None = None) -> Callable[[], None]:
+    """Run some layers, kernel by kernel."""
+    weights = [decoder.layer(region) for region in model.regions[: n_layers or model.n_layers_timed]]
+    with model.serving.streams.computing():
+        first = decoder.embed(step)
+
+    def run() -> None:
+        hidden = first.clone()
+        for layer, its in enumerate(weights):
+            decoder.run_layer(its, layer, hidden, model.kv, step)
+
+    return run
+
+
+def _attention(model: Specimen, rows: Sequence[Row]) -> Callable[[], None]:
+    """Attend in some layers, what is new stored before."""
+    step = model.step(rows)
+    with model.serving.streams.computing():
+        qkv = torch.randn(step.n_rows, model.decoder.spec.n_qkv_heads * model.shape.head_dim, device=model.device)
+        qkv = qkv.to(model.kv.dtype)
+    rotary = model.decoder.attention.rotary
+
+    def run() -> None:
+        for layer in range(model.n_layers_timed):
+            query = model.kernels.store(qkv, model.kv, layer, step, rotary)
+            if step.prefills:
+                attend_prefill(query, model.kv, layer, step.prefills[0])
+            else:
+                model.kernels.decode(query, model.kv, layer, step)
+
+    return run

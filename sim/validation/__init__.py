@@ -1,0 +1,1 @@
+"""A run on a device beside its simulation: how far apart they are, and why."""

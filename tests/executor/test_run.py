@@ -1,0 +1,105 @@
+"""The command as a person calls it: an experiment on real pages, with the simulator's results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from traces.folder import RunTables, read_json, read_run
+
+COMMAND = [sys.executable, "-m", "executor", "run", "+experiment=exec_tiny"]
+
+
+def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, f"output.folder={folder}", *overrides]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def runs_in(folder: Path) -> dict[str, RunTables]:
+    names = read_json(folder / "experiment.json")["runs"]
+    tables = [read_run(folder / name) for name in names]
+    return {each.info.system: each for each in tables}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_both_policies_finish_every_request(finished: Path) -> None:
+    tables = runs_in(finished)
+    assert list(tables) == ["recompute", "mirage"]
+    for each in tables.values():
+        assert each.state == "complete"
+        outcomes = each.columns("requests", ["outcome"])["outcome"]
+        assert set(outcomes.tolist()) == {"finished"}
+        assert len(outcomes) > 50
+
+
+def test_layers_are_lent_by_the_idle_and_by_the_running_model_and_come_back(finished: Path) -> None:
+    decisions = runs_in(finished)["mirage"].columns("decisions", ["changed", "reason"])
+    reasons = set(decisions["reason"][decisions["changed"].astype(bool)].tolist())
+    assert {"lend_inactive", "lend_active", "revert"} <= reasons, reasons
+
+
+def test_results_name_the_device_and_what_ran_on_it(finished: Path) -> None:
+    folder = next(iter(runs_in(finished).values())).folder
+    header = read_json(folder / "run.json")
+    assert "memfd" in header["device"]
+    assert {"torch", "python"} <= set(header["versions"])
+    assert header["config"]["backend"]["world"] == "memfd"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("backend.vmm=page", "the executor maps a whole layer at once; choose alias or range"),
+        ("parallel.jobs=2", "backend.world=memfd has one device; set parallel.jobs=1"),
+        ("mix.models.tiny_opt.share=0.2", "model tiny-opt: 20% of memfd_tiny"),
+        ("hardware.page_bytes=100000", "granularity_bytes=100000 must be a multiple of"),
+        ("+backend.weights.tiny-opt=nowhere", "nowhere has no config.json"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, override: str, told: str) -> None:
+    done = run(tmp_path / "tiny", override)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_a_run_at_once_and_marks_it_incomplete(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    command = [*COMMAND, f"output.folder={folder}", "compare=[mirage]", "workload.duration_s=60"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        _wait_until_it_serves(folder)
+        os.kill(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130, told
+    (header,) = (json.loads(path.read_text()) for path in folder.glob("*/run.json"))
+    assert header["state"] == "incomplete"
+    assert header["reason"] == "KeyboardInterrupt"
+
+
+def _wait_until_it_serves(folder: Path) -> None:
+    """It begins as soon as its folder is there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(folder.glob("*/run.json")):
+            time.sleep(2)
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no run began in {folder}")
