@@ -98,5 +98,5 @@ def _open_cuda(hardware: HardwareProfile) -> Driver:
 def _driver_version() -> str:
     """The version of the kernel driver, as NVIDIA counts."""
     path = Path("/proc/driver/nvidia/version")
-    found = re.search(r"Kernel Module\D*([\d.]+)", path.read_text()) if path.is_file() else None
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", path.read_text()) if path.is_file() else None
     return found[1] if found else "of unknown version"
