@@ -1,4 +1,4 @@
-"""How long prompts and outputs are: quantile tables of data sets, a constant, the rows of a file, or the trace's own."""
+"""How long prompts and outputs are: tables of data sets, a constant, the rows of a file, or the trace's own rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.resources import files
 from itertools import repeat
 from math import erf, pi, sin, sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -110,19 +111,28 @@ class QuantileTable:
         return tokens
 
 
+def length_tables() -> list[str]:
+    """The names of the data sets that come with this package."""
+    return list(_published()["tables"])
+
+
 def load_tables(name: str) -> tuple[QuantileTable, QuantileTable]:
     """Load the tables of prompt and output tokens of a data set.
 
     Raises:
         ValueError: there is no data set of that name.
     """
-    known = json.loads((files("traces") / "fits" / "lengths.json").read_text(encoding="utf-8"))
+    known = _published()
     require_choice("lengths.table", name, known["tables"])
     table = known["tables"][name]
     prompt, output = (
         QuantileTable(percent=known["percent"], tokens=table[column]) for column in ("prompt_tokens", "output_tokens")
     )
     return prompt, output
+
+
+def _published() -> dict[str, Any]:
+    return json.loads((files("traces") / "fits" / "lengths.json").read_text(encoding="utf-8"))
 
 
 def lengths_of(settings: LengthSettings, rng: np.random.Generator) -> Iterator[tuple[int, int]] | None:

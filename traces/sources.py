@@ -236,11 +236,19 @@ def load_fit(name: str) -> ModulatedPoisson:
     return ModulatedPoisson(**_parameters(name, "modulated_poisson"))
 
 
+def fits() -> dict[str, str]:
+    """The fits that come with this package: name -> kind of arrivals."""
+    return {name: kind for kind, named in _all_fits().items() for name in named}
+
+
 def _parameters(name: str, kind: str) -> dict[str, Any]:
-    """The parameters of a fit of this kind of process."""
-    fits = json.loads((files("traces") / "fits" / "arrivals.json").read_text(encoding="utf-8"))
-    require_choice("arrivals.fit", name, fits[kind])
-    return {key: value for key, value in fits[kind][name].items() if key != "source"}
+    known = _all_fits()[kind]
+    require_choice("arrivals.fit", name, known)
+    return {key: value for key, value in known[name].items() if key != "source"}
+
+
+def _all_fits() -> dict[str, dict[str, dict[str, Any]]]:
+    return json.loads((files("traces") / "fits" / "arrivals.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,7 +230,10 @@ def test_a_window_that_the_trace_does_not_have_is_refused(
 @pytest.mark.parametrize(
     ("given_settings", "what"),
     [
-        ({"kind": "uniform"}, "arrivals.kind=uniform is unknown; choose one of file, modulated_poisson, poisson"),
+        (
+            {"kind": "uniform"},
+            "arrivals.kind=uniform is unknown; choose one of file, modulated_poisson, block_gamma, gamma, poisson",
+        ),
         ({"kind": "file"}, "arrivals.kind=file needs arrivals.path"),
         ({"kind": "poisson"}, "arrivals.kind=poisson needs arrivals.rate"),
         ({"kind": "poisson", "rate": 0.0}, "arrivals.rate=0.0 requests/s must be a finite number above 0"),
@@ -240,6 +243,13 @@ def test_a_window_that_the_trace_does_not_have_is_refused(
         ({"kind": "file", "path": "x", "scaling": "stretch"}, "choose one of compress, thin"),
         ({"kind": "file", "path": "x", "window_start_s": -1.0}, "0 or more"),
         ({"kind": "file", "path": "x", "window_s": -1.0}, "above 0"),
+        (
+            {"kind": "file", "path": "x", "time_unit": "h"},
+            "arrivals.time_unit=h is unknown; choose one of s, ms, us, ns",
+        ),
+        ({"kind": "gamma", "rate": 1.0}, "arrivals.kind=gamma needs arrivals.cv"),
+        ({"kind": "gamma", "rate": 1.0, "cv": 0.0}, "arrivals.cv=0.0 is outside"),
+        ({"kind": "poisson", "rate": 1.0, "cv": 1.0}, "arrivals.cv=1.0 has no effect"),
         ({"kind": "file", "path": "x", "busiest": True}, "set window_s, and no window_start_s"),
     ],
 )

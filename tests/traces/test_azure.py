@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policies.types import NS_PER_S
 from tests.traces.burstiness import cv, idc, write_azure
 from traces.formats import TraceRow, detect, read_trace
+from traces.formats.lines import MAX_LINE_BYTES
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 ROW = "2023-11-16 18:17:03.9799600,4808,10"
@@ -120,10 +121,9 @@ def test_rows_come_out_before_later_lines_are_read(tmp_path: Path) -> None:
     ("text", "line", "what"),
     [
         ("", 1, "the file is empty"),
-        (f"{HEADER}\r\n", 1, "no rows after the header"),
+        (f"{HEADER}\r\n", 1, "no rows"),
         ("1,2,3\n", 1, "not a trace of a known format"),
-        ("TIMESTAMP,ContextTokens\n", 1, "column GeneratedTokens is missing"),
-        ("TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n", 1, "column 'NumImages' is unknown"),
+        ("TIMESTAMP,ContextTokens\n", 1, "not a trace of a known format: like azure without GeneratedTokens"),
         (f"{HEADER},TIMESTAMP\n", 1, "a column is there twice"),
         (f"{HEADER}\n{ROW},7\n", 2, "4 fields, not 3"),
         (f"{HEADER}\n{ROW}\nx\n", 3, "1 fields, not 3"),
@@ -137,12 +137,12 @@ def test_rows_come_out_before_later_lines_are_read(tmp_path: Path) -> None:
         (f"{HEADER}\n2023-11-16 18:17:03,{'9' * 9999},1\n", 2, f"ContextTokens '{'9' * 40}'... is above"),
         (f"{HEADER}\n2023-13-16 18:17:03,1,1\n", 2, "TIMESTAMP '2023-13-16 18:17:03' is no date and time"),
         (f"{HEADER}\n2023-11-16 18:17:03+99:00,1,1\n", 2, "TIMESTAMP '2023-11-16 18:17:03+99:00' is no date and time"),
-        (f"{HEADER}\n1700158623,1,1\n", 2, "TIMESTAMP '1700158623' is not like"),
+        (f"{HEADER}\n17,1,1\n", 2, "TIMESTAMP '17' is not like"),
         (f"{HEADER}\nNaN,1,1\n", 2, "TIMESTAMP 'NaN' is not like"),
         (f"{HEADER}\n{ROW}\n2023-11-16 18:17:03.9799599,1,1\n", 3, "time goes back by 100 ns"),
         (b"\xff\xfe\x00junk", 1, "not UTF-8 text"),
         (f"{HEADER}\n".encode() + b"\x00\x80", 2, "not UTF-8 text"),
-        (b"x" * 2**21, 1, "a line of 1048576 bytes or more"),
+        (b"x" * (MAX_LINE_BYTES + 1), 1, f"a line of {MAX_LINE_BYTES} bytes or more"),
         (gzip.compress(f"{HEADER}\n{ROW}".encode())[:-9], 2, "damaged gzip"),
         (gzip.compress(f"{HEADER}\n{ROW}".encode())[:12] + b"junk" * 9, 1, "damaged gzip"),
     ],

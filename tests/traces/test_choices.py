@@ -14,8 +14,8 @@ from traces.sources import ArrivalSettings
 @pytest.mark.parametrize(
     ("group", "kind", "filled"),
     [
-        ("arrivals", ArrivalSettings, {"path": "trace.csv", "rate": 1.0}),
-        ("lengths", LengthSettings, {"n_prompt_tokens": 1, "n_output_tokens": 1}),
+        ("arrivals", ArrivalSettings, {"path": "trace.csv", "rate": 1.0, "cv": 2.0}),
+        ("lengths", LengthSettings, {"n_prompt_tokens": 1, "n_output_tokens": 1, "path": "rows.json"}),
     ],
 )
 def test_every_yaml_names_existing_settings_and_leaves_open_only_what_has_no_default(

@@ -17,6 +17,9 @@ DATA = {
     "alpaca_full": ((12.1, 11, 17, 27), (55.8, 40, 122, 249)),
     "azure_code_2023": ((2047.8, 1469, 5188, 7436), (27.9, 13, 55, 251)),
     "azure_conv_2023": ((1154.7, 1020, 2735, 4142), (211.1, 129, 424, 601)),
+    "sharegpt_multiturn_llama2": ((2340.0, 1730, 5696, 7434), (438.7, 415, 834, 998)),
+    "mooncake_conversation": ((12035, 6909, 27367, 85400), (342.6, 350, 597, 1119)),
+    "mooncake_synthetic": ((15325, 11587, 38611, 66456), (149.1, 69, 389, 768)),
 }
 
 
@@ -96,13 +99,15 @@ def test_lengths_of_a_trace_are_not_drawn() -> None:
 @pytest.mark.parametrize(
     ("given_settings", "what"),
     [
-        ({"kind": "gamma"}, "lengths.kind=gamma is unknown; choose one of table, constant, file"),
+        ({"kind": "gamma"}, "lengths.kind=gamma is unknown; choose one of table, constant, rows, file"),
         ({"kind": "table"}, "lengths.kind=table needs lengths.table"),
         ({"kind": "table", "table": "x", "spearman": 1.0}, "lengths.spearman=1.0 is outside"),
         ({"kind": "table", "table": "x", "spearman": float("nan")}, "lengths.spearman=nan is outside"),
         ({"kind": "table", "table": "x", "n_prompt_tokens": 5}, "lengths.n_prompt_tokens=5 has no effect"),
         ({"kind": "constant", "n_prompt_tokens": 5}, "lengths.n_output_tokens=None tokens must be at least 1"),
         ({"kind": "constant", "n_prompt_tokens": 0, "n_output_tokens": 1}, "lengths.n_prompt_tokens=0"),
+        ({"kind": "rows"}, "lengths.kind=rows needs lengths.path"),
+        ({"kind": "file", "path": "x"}, "lengths.path=x has no effect"),
         ({"kind": "file", "spearman": 0.5}, "lengths.spearman=0.5 has no effect"),
     ],
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from policies.types import NS_PER_S
 from traces.formats.known import FORMATS, Detected, Format, detect
-from traces.formats.lines import Spelling, fault
+from traces.formats.lines import Spelling, fault, quoted
 from traces.formats.order import externally_sorted
-from traces.formats.records import OnFault, records
+from traces.formats.records import OnFault, records, row_fault
 from traces.formats.row import Entry, Pieces, TraceRow, first_tokens
 from traces.formats.values import Clock
 
@@ -59,7 +59,7 @@ def read_entries(
             yield from reader.entries(line, record)
         except ValueError as error:
             if on_fault is None:
-                raise fault(path, line, str(error), "correct or remove the row") from None
+                raise row_fault(path, detected.container, line, str(error)) from None
             on_fault(line, str(error))
 
 
@@ -79,7 +79,9 @@ def read_trace(path: Path, *, time_unit: str | None = None, sort: bool = False) 
     detected = detect(path)
     entries = read_entries(path, detected=detected, clock=detected.clock(time_unit))
     timed = (_timed(path, entry) for entry in entries)
-    return _rows(path, externally_sorted(timed, key=lambda pair: pair[0]) if sort else timed)
+    if sort:
+        return _rows(path, externally_sorted(timed, lambda pair: pair[0], weight=lambda pair: pair[1].weight))
+    return _rows(path, timed)
 
 
 def _rows(path: Path, ordered: Iterable[tuple[int, Entry]]) -> Iterator[TraceRow]:
@@ -91,9 +93,7 @@ def _rows(path: Path, ordered: Iterable[tuple[int, Entry]]) -> Iterator[TraceRow
             back_ns = last_ns - time_ns
             raise OutOfOrderError(f"{path}:{entry.line}: time goes back by {back_ns} ns; sort the rows by time")
         last_ns = time_ns
-        yield TraceRow(
-            time_ns - first_ns, entry.n_prompt, entry.n_output, entry.prompt, entry.session, entry.think_ns
-        )
+        yield TraceRow(time_ns - first_ns, entry.n_prompt, entry.n_output, entry.prompt, entry.session, entry.think_ns)
     if first_ns is None:
         raise fault(path, 1, "no rows", "give a trace with requests")
 
@@ -102,10 +102,8 @@ def _timed(path: Path, entry: Entry) -> tuple[int, Entry]:
     if entry.time_ns is not None:
         return entry.time_ns, entry
     if entry.think_ns is not None:
-        what = (
-            f"a turn of session {entry.session!r} begins {entry.think_ns / NS_PER_S:g} s after the one before has ended,"
-            " which a replay by time does not know"
-        )
+        session, think_s = quoted(entry.session or ""), entry.think_ns / NS_PER_S
+        what = f"a turn of session {session} begins {think_s:g} s after the one before ended; when that is nobody knows"
     else:
         what = "a request without an arrival time"
     raise fault(path, entry.line, what, "use the file for lengths=rows, with other arrivals")

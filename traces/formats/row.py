@@ -38,6 +38,11 @@ class Entry(NamedTuple):
     odd: tuple[str, ...] = ()
 
     @property
+    def weight(self) -> int:
+        """How much memory it takes, in that of an entry or a piece of a prompt."""
+        return 1 + len(self.prompt or ())
+
+    @property
     def is_failed(self) -> bool:
         """Nothing went in or nothing came out: a request that was not served."""
         return self.n_prompt == 0 or self.n_output == 0
