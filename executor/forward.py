@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from executor.models.decode_buffers import DecodeBuffers, bucket_of
 from executor.models.decoder import Decoder, greedy
-from executor.models.graphs import DecodeGraphs
+from executor.models.graphs import DecodeGraphs, PrefillGraphs
+from executor.models.prefill_buffers import PrefillBuffers, prefill_bucket_of
 from executor.models.step import Row, compose
 from executor.transfer.slots import Slots
 from executor.transfer.streams import Mark, Streams
@@ -72,35 +73,49 @@ class Eager(Generic[Mark]):
 
 
 class Graphed(Generic[Mark]):
-    """Runs decode steps on a GPU as graphs, and all others kernel by kernel."""
+    """Runs decode steps, and prefill steps of not too many tokens, as graphs on a GPU; others kernel by kernel."""
 
     def __init__(
         self,
         eager: Eager[Mark],
-        graphs: DecodeGraphs,
-        buffers: DecodeBuffers,
+        decodes: tuple[DecodeGraphs, DecodeBuffers],
+        prefills: tuple[PrefillGraphs, PrefillBuffers],
         weights: Sequence[Tensor],
         slots: Slots[Mark],
         streams: Streams[Mark],
     ) -> None:
-        self._eager, self._graphs, self._buffers = eager, graphs, buffers
+        self._eager, self._decodes, self._prefills = eager, decodes, prefills
         self._weights, self._slots, self._streams = tuple(weights), slots, streams
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> Passed[Mark]:
         """Ask the device for a step of these rows."""
-        if any(len(row.token_ids) > 1 or not row.samples for row in rows):
-            return self._eager.run(rows)
-        graphs, slots, bucket = self._graphs, self._slots, bucket_of(len(rows))
+        if all(len(row.token_ids) == 1 and row.samples for row in rows):
+            return self._decode(rows)
+        bucket = prefill_bucket_of(rows)
+        return self._eager.run(rows) if bucket is None else self._prefill(rows, bucket)
+
+    def _decode(self, rows: Sequence[Row]) -> Passed[Mark]:
+        (graphs, buffers), n_rows, bucket = self._decodes, len(rows), bucket_of(len(rows))
         with self._streams.computing():
-            self._buffers.fill(rows, bucket)
+            buffers.fill(rows, bucket)
             graphs.embed(bucket)
-            first = self._streams.mark()
-            for layer in range(len(self._weights)):
-                home = slots.enter(layer)
-                graphs.layer(bucket, layer, self._weights[home])
-                slots.leave(layer)
-            last = self._streams.mark()
+            layers = self._layers(lambda layer, region: graphs.layer(bucket, layer, region))
             graphs.head(bucket)
-        n_rows = len(rows)
-        return Passed(layers=(first, last), hidden=graphs.hidden[:n_rows], sampled=graphs.sampled[:n_rows])
+        return Passed(layers=layers, hidden=graphs.hidden[:n_rows], sampled=graphs.sampled[:n_rows])
+
+    def _prefill(self, rows: Sequence[Row], bucket: int) -> Passed[Mark]:
+        (graphs, buffers), n_rows = self._prefills, sum(len(row.token_ids) for row in rows)
+        with self._streams.computing():
+            step = buffers.fill(rows, bucket)
+            graphs.embed(step)
+            layers = self._layers(lambda layer, region: graphs.layer(step, layer, region))
+            return Passed(layers=layers, hidden=graphs.hidden[:n_rows], sampled=graphs.head(step))
+
+    def _layers(self, run: Callable[[int, Tensor], None]) -> tuple[Mark, Mark]:
+        """Run every layer from where its weights are; when the first begins and the last has ended."""
+        slots, first = self._slots, self._streams.mark()
+        for layer in range(len(self._weights)):
+            run(layer, self._weights[slots.enter(layer)])
+            slots.leave(layer)
+        return first, self._streams.mark()

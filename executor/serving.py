@@ -18,7 +18,8 @@ from executor.memory.device import DeviceMemory
 from executor.memory.tensors import tensor_over
 from executor.models.decode_buffers import BATCH_BUCKETS, DecodeBuffers, bucket_of
 from executor.models.decoder import Decoder, build_decoder
-from executor.models.graphs import DecodeGraphs
+from executor.models.graphs import DecodeGraphs, PrefillGraphs
+from executor.models.prefill_buffers import TOKEN_BUCKETS, PrefillBuffers
 from executor.models.random_weights import fill_layer, random_outer
 from executor.models.step import Row
 from executor.plan import ModelPlan, Plan
@@ -142,8 +143,12 @@ def _forward(
     graphs = DecodeGraphs(decoder, buffers, kv, buckets[-1], streams.compute)
     for bucket in buckets:
         _capture(graphs, buffers, bucket, weights, streams)
+    prefill_buffers = PrefillBuffers(model.max_blocks, model.extents.block_tokens, kv.device)
+    prefill_graphs = PrefillGraphs(decoder, prefill_buffers, kv, streams.compute)
+    for bucket in TOKEN_BUCKETS:
+        prefill_graphs.warm_up(bucket, weights)
     _warm_up_prefills(eager, model)
-    return Graphed(eager, graphs, buffers, weights, slots, streams)
+    return Graphed(eager, (graphs, buffers), (prefill_graphs, prefill_buffers), weights, slots, streams)
 
 
 def _capture(

@@ -1,4 +1,4 @@
-"""What differs between devices in attention over paged KV: storing new tokens, and decoding."""
+"""What differs between devices in attention over paged KV: storing new tokens, decoding, and prefilling."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from executor.models.step import StepInput
 
 
 class AttentionKernels(Protocol):
-    """The two operations on the KV cache that every step runs in every layer.
+    """The operations on the KV cache that steps run in every layer.
 
     ``kv`` is ``(n_blocks, n_layers, 2, block_tokens, n_kv_heads, head_dim)``, contiguous, and may
-    span addresses that are not mapped. On a GPU ``store`` and ``decode`` neither wait for the
-    device nor look at values on the host, so that both can be captured; the result of a row
+    span addresses that are not mapped. On a GPU none of them waits for the
+    device or looks at values on the host, so that all can be captured; the result of a row
     depends on the step alone, never on an address or on the order in which threads finish.
     """
 
@@ -42,5 +42,16 @@ class AttentionKernels(Protocol):
 
         Returns:
             (n_decodes, n_heads, head_dim), contiguous; zeros for padding.
+        """
+        ...
+
+    def prefill(self, query: Tensor, kv: Tensor, layer: int, step: StepInput) -> Tensor:
+        """Attend from all new tokens of each prefill to what they see; K and V of all are stored.
+
+        Args:
+            query: (n_rows, n_heads, head_dim); rows may be strided.
+
+        Returns:
+            (n_rows, n_heads, head_dim), contiguous; anything for rows of decodes and padding.
         """
         ...

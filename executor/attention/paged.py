@@ -1,14 +1,12 @@
-"""Attention of one step over paged KV: store what is new, then decodes together, prefills one by one."""
+"""Attention of one step over paged KV: store what is new, then prefills together, and decodes together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from executor.attention.kernels import AttentionKernels
-from executor.attention.prefill import attend_prefill
 from executor.models.rotary import Rotary
 from executor.models.step import StepInput
 
@@ -35,12 +33,9 @@ class PagedAttention:
             (n_rows, n_heads * head_dim).
         """
         query = self.kernels.store(qkv, kv, layer, step, self.rotary)
-        if not step.prefills:
+        if step.prefills is None:
             return self.kernels.decode(query, kv, layer, step).flatten(1)
-        attended = torch.empty_like(query, memory_format=torch.contiguous_format)
+        attended = self.kernels.prefill(query, kv, layer, step)
         if step.n_decodes:
             attended[: step.n_decodes] = self.kernels.decode(query[: step.n_decodes], kv, layer, step)
-        for prefill in step.prefills:
-            rows = slice(prefill.first_row, prefill.first_row + prefill.n_new)
-            attended[rows] = attend_prefill(query[rows], kv, layer, prefill)
         return attended.flatten(1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from executor.attention.prefill import gather
+from executor.attention.prefill import attend_prefill, gather
 from executor.models.rotary import Rotary, rotate
 from executor.models.step import PADDING_SLOT, StepInput
 
@@ -39,6 +39,17 @@ class SdpaKernels:
                 n_blocks = -(-context // kv.shape[3])
                 key, value = gather(kv, layer, step.block_tables[row, :n_blocks].long(), context)
                 attended[row] = _attend_one(query[row], key, value)
+        return attended
+
+    def prefill(self, query: Tensor, kv: Tensor, layer: int, step: StepInput) -> Tensor:
+        """See ``AttentionKernels``."""
+        assert step.prefills is not None
+        attended = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for prefill in step.prefills.sequences:
+            n_blocks = -(-prefill.context // kv.shape[3])
+            blocks = step.prefills.tables[prefill.table, :n_blocks].long()
+            rows = slice(prefill.first_row, prefill.first_row + prefill.n_new)
+            attended[rows] = attend_prefill(query[rows], *gather(kv, layer, blocks, prefill.context))
         return attended
 
 

@@ -12,9 +12,10 @@ import triton
 from torch import Tensor
 
 from executor.attention.triton_decode import attend_to_splits, merge_splits
+from executor.attention.triton_prefill import attend_to_prefixes
 from executor.attention.triton_store import store_heads
 from executor.models.rotary import Rotary
-from executor.models.step import StepInput
+from executor.models.step import TILE_ROWS, StepInput
 
 MIN_DOT_ROWS = 16
 """Fewest rows that Triton multiplies on the tensor cores."""
@@ -23,6 +24,10 @@ STORED_HEADS_PER_PROGRAM = 8
 """2 KiB of a row a program of four warps: one access of 4 bytes a thread for each half."""
 
 MAX_SPLITS = 32
+
+PREFILL_TILE_TOKENS = 64
+"""Tokens that a tile of prefill rows attends to an iteration. With 128 numbers of two bytes a head a program keeps Q,
+and K and V of two iterations, in 80 KiB and no register is spilled: two share a multiprocessor of an H200 (227 KiB)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +114,7 @@ class TritonKernels:
         """
         n_decodes, n_heads, head_dim = query.shape
         n_kv_heads = kv.shape[4]
-        if head_dim & (head_dim - 1):
-            raise ValueError(f"head_dim={head_dim} is no power of two: these kernels cannot be used")
+        _check(head_dim)
         tiling = self.tiling or tiling_for(n_heads, n_kv_heads)
         n_splits = tiling.n_splits(n_decodes, n_kv_heads)
         attended = torch.empty(n_decodes, n_heads, head_dim, dtype=query.dtype, device=query.device)
@@ -122,6 +126,44 @@ class TritonKernels:
         _attend_to_splits(tiling, query, kv[:, layer], step, parts, peak, total)
         merge_splits[n_decodes * n_heads,](parts, peak, total, attended, N_SPLITS=n_splits, HEAD_DIM=head_dim)
         return attended
+
+    def prefill(self, query: Tensor, kv: Tensor, layer: int, step: StepInput) -> Tensor:
+        """See ``AttentionKernels``.
+
+        Raises:
+            ValueError: ``head_dim`` is no power of two.
+        """
+        assert step.prefills is not None
+        n_rows, n_heads, head_dim = query.shape
+        block_tokens, n_kv_heads = kv.shape[3:5]
+        _check(head_dim)
+        attended = torch.empty(n_rows, n_heads, head_dim, dtype=query.dtype, device=query.device)
+        tiles, tables = step.prefills.tiles, step.prefills.tables
+        attend_to_prefixes[n_heads, tiles.shape[0]](
+            query,
+            kv[:, layer],
+            tiles,
+            tables,
+            step.positions,
+            attended,
+            query.stride(0),
+            tables.stride(0),
+            math.log2(math.e) / math.sqrt(head_dim),
+            N_HEADS=n_heads,
+            N_KV_HEADS=n_kv_heads,
+            HEAD_DIM=head_dim,
+            BLOCK_TOKENS=block_tokens,
+            BLOCK_STRIDE=kv.stride(0),
+            ROWS=TILE_ROWS,
+            TILE=PREFILL_TILE_TOKENS,
+            N_STAGES=2,
+        )
+        return attended
+
+
+def _check(head_dim: int) -> None:
+    if head_dim & (head_dim - 1):
+        raise ValueError(f"head_dim={head_dim} is no power of two: these kernels cannot be used")
 
 
 def _attend_to_splits(

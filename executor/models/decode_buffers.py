@@ -95,7 +95,7 @@ class DecodeBuffers:
             slots=inputs.slots[:bucket],
             block_tables=inputs.block_tables[:bucket],
             contexts=inputs.contexts[:bucket],
-            prefills=(),
+            prefills=None,
             sampled=self._sampled[:bucket],
         )
 

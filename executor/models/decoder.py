@@ -46,7 +46,7 @@ class Decoder:
     """A model without its layers' weights, which are given to each call.
 
     Nothing here allocates memory that outlives a call, waits for the device, or keeps state;
-    all but prefills can be captured into CUDA graphs if the kernels can.
+    all of it can be captured into CUDA graphs if the kernels can.
     """
 
     spec: DecoderSpec

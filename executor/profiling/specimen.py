@@ -52,6 +52,10 @@ class NoAttention:
         """Give what lies ready."""
         return self._attended[: query.shape[0]]
 
+    def prefill(self, query: Tensor, kv: Tensor, layer: int, step: StepInput) -> Tensor:
+        """Likewise."""
+        return self.decode(query, kv, layer, step)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specimen:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from executor.attention.prefill import attend_prefill
 from executor.models.decoder import Decoder
 from executor.models.step import PADDING_SLOT, Row, StepInput
 from executor.profiling.specimen import Specimen
@@ -148,7 +147,7 @@ def _unattended(model: Specimen, n_tokens: int) -> StepInput:
             slots=zeros + PADDING_SLOT,
             block_tables=zeros.int()[:, None],
             contexts=zeros.int(),
-            prefills=(),
+            prefills=None,
             sampled=zeros[:1],
         )
 
@@ -178,9 +177,7 @@ def _attention(model: Specimen, rows: Sequence[Row]) -> Callable[[], None]:
     def run() -> None:
         for layer in range(model.n_layers_timed):
             query = model.kernels.store(qkv, model.kv, layer, step, rotary)
-            if step.prefills:
-                attend_prefill(query, model.kv, layer, step.prefills[0])
-            else:
-                model.kernels.decode(query, model.kv, layer, step)
+            attend = model.kernels.decode if step.prefills is None else model.kernels.prefill
+            attend(query, model.kv, layer, step)
 
     return run

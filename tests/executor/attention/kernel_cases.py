@@ -12,6 +12,7 @@ from torch import Tensor
 
 from executor.attention.sdpa import SdpaKernels
 from executor.attention.triton_paged import GROUPED_HEADS, SINGLE_HEADS, Tiling, TritonKernels
+from executor.models.prefill_buffers import PrefillBuffers
 from executor.models.rotary import Rotary
 from executor.models.step import Row, StepInput, compose
 
@@ -80,6 +81,48 @@ def test_storing_agrees_with_the_reference(n_heads: int, n_kv_heads: int, is_rot
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(query[:3], expected[:3], rtol=1e-6, atol=1e-6)
     assert ours.count_nonzero() == 3 * 2 * n_kv_heads * HEAD_DIM
+
+
+PREFILLS = [
+    Row(token_ids=[1] * 70, n_before=0, blocks=[3, 7, 1, 8, 2]),  # a whole prompt of two tiles
+    Row(token_ids=[1] * 5, n_before=40, blocks=[5, 9, 6]),  # behind more tokens than it has
+    Row(token_ids=[1] * 2, n_before=15, blocks=[11, 10]),  # over the end of a block
+]
+DECODE = Row(token_ids=[1], n_before=18, blocks=[13, 12])
+
+
+def composed(*rows: Row) -> StepInput:
+    return compose(rows, block_tokens=BLOCK_TOKENS, max_blocks=6, device=DEVICE)
+
+
+def stored_kv(rows: list[Row], n_kv_heads: int) -> Tensor:
+    """KV that is not a number where no sequence has a token."""
+    kv = torch.full((16, N_LAYERS, 2, BLOCK_TOKENS, n_kv_heads, HEAD_DIM), torch.nan, device=DEVICE)
+    for row in rows:
+        for nth, block in enumerate(row.blocks):
+            kv[block, :, :, : row.context - nth * BLOCK_TOKENS].normal_()
+    return kv
+
+
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), SIZES)
+def test_prefilling_agrees_with_the_reference(n_heads: int, n_kv_heads: int) -> None:
+    torch.manual_seed(6)
+    step, kv = composed(*PREFILLS, DECODE), stored_kv([*PREFILLS, DECODE], n_kv_heads)
+    query = torch.randn(step.n_rows, n_heads, HEAD_DIM, device=DEVICE)
+    ours, theirs = (kernels.prefill(query, kv, LAYER, step)[1:] for kernels in (TritonKernels(), SdpaKernels()))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_prefills_have_the_same_bits_wherever_blocks_lie_and_however_the_step_is_padded() -> None:
+    torch.manual_seed(7)
+    step, kv = composed(*PREFILLS), stored_kv(PREFILLS, 4)
+    query = torch.randn(128, 4, HEAD_DIM, device=DEVICE)
+    kernels, buffers = TritonKernels(), PrefillBuffers(6, BLOCK_TOKENS, DEVICE)
+    buffers.fill([replace(PREFILLS[0], blocks=[15] * 5)], 128)  # leaves traces that must not show
+    attended = kernels.prefill(query[: step.n_rows], kv, LAYER, step)
+    moved = [replace(row, blocks=[(block + 3) % 16 for block in row.blocks]) for row in PREFILLS]
+    padded = kernels.prefill(query, kv.roll(3, dims=0), LAYER, buffers.fill(moved, 128))
+    assert torch.equal(padded[: step.n_rows], attended)
 
 
 def test_heads_of_a_size_that_tiles_do_not_take_are_refused() -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from executor.attention.choose import kernels_for
+from executor.attention.prefill import gather
 from executor.models.decode_buffers import DecodeBuffers
 from executor.models.decoder import Decoder, OuterWeights, build_decoder
-from executor.models.graphs import DecodeGraphs
+from executor.models.graphs import DecodeGraphs, PrefillGraphs
 from executor.models.layout import new_region
+from executor.models.prefill_buffers import PrefillBuffers, prefill_bucket_of
 from executor.models.spec import Family
 from executor.models.step import Row, compose
 from tests.executor.models.tiny import BLOCK_TOKENS, MAX_BLOCKS, Tiny, tiny_model, unwritten_kv
@@ -100,3 +103,71 @@ def test_graphs_give_the_same_bits_from_every_place_and_leave_other_blocks_alone
     assert tokens == tokens_from_the_slot
     others = [block for block in range(kv.shape[0]) if block not in (*BLOCKS[0], *BLOCKS[1])]
     assert kv[others].isnan().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prefill_graphs_agree_with_single_kernels_and_give_the_same_bits_from_every_place(family: Family) -> None:
+    tiny = tiny_model(family, torch.float16)
+    decoder, regions, kv = on_gpu(tiny)
+    beginning = [Row(token_ids=PROMPTS[0][:20], n_before=0, blocks=BLOCKS[0])]
+    rows = [Row(token_ids=PROMPTS[0][20:], n_before=20, blocks=BLOCKS[0]), prefill_rows()[1]]
+    bucket = prefill_bucket_of(rows)
+    assert bucket == 64
+    buffers, stream = PrefillBuffers(MAX_BLOCKS, BLOCK_TOKENS, GPU), torch.cuda.Stream()
+    graphs = PrefillGraphs(decoder, buffers, kv, stream)
+    graphs.warm_up(bucket, regions)
+    slot = new_region(decoder.layout.n_bytes, GPU)
+
+    @torch.inference_mode()
+    def run(places: list[Tensor]) -> Tensor:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step = buffers.fill(rows, bucket)
+            graphs.embed(step)
+            for layer, place in enumerate(places):
+                if place is slot:
+                    slot.copy_(regions[layer])
+                graphs.layer(step, layer, place)
+            graphs.head(step)
+        stream.synchronize()
+        return graphs.hidden[:33].clone()
+
+    decoder.run(regions, kv, compose(beginning, block_tokens=BLOCK_TOKENS, max_blocks=MAX_BLOCKS, device=GPU))
+    at_home = run(regions)
+    assert torch.equal(at_home, run(regions))
+    assert torch.equal(at_home, run([slot, regions[1], slot]))
+    hidden, _ = decoder.run(regions, kv, compose(rows, block_tokens=BLOCK_TOKENS, max_blocks=MAX_BLOCKS, device=GPU))
+    assert (at_home - hidden).float().norm() <= HALF_TOLERANCE * hidden.float().norm()
+    others = [block for block in range(kv.shape[0]) if block not in (*BLOCKS[0], *BLOCKS[1])]
+    assert kv[others].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(40, 40), (32, 8)])
+def test_prefills_of_several_sequences_agree_with_float64_and_repeat_to_the_bit(
+    n_heads: int, n_kv_heads: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(8)
+    order = torch.randperm(400).tolist()
+    rows = [
+        Row(token_ids=[1] * n_new, n_before=n_before, blocks=[order.pop() for _ in range(-(-(n_new + n_before) // 16))])
+        for n_new, n_before in [(200, 0), (24, 0), (2, 0), (64, 1000), (300, 700), (17, 31)]
+    ]
+    step = compose(rows, block_tokens=16, max_blocks=128, device=GPU)
+    kv = torch.randn(400, 2, 2, 16, n_kv_heads, 128, device=GPU).to(dtype)
+    query = torch.randn(step.n_rows, n_heads, 128, device=GPU).to(dtype)
+    kernels = kernels_for(GPU)
+    attended = kernels.prefill(query, kv, 1, step)
+    assert torch.equal(attended, kernels.prefill(query, kv, 1, step))
+    assert step.prefills is not None
+    for prefill in step.prefills.sequences:
+        its = slice(prefill.first_row, prefill.first_row + prefill.n_new)
+        n_blocks = -(-prefill.context // 16)
+        key, value = gather(kv, 1, step.prefills.tables[prefill.table, :n_blocks].long(), prefill.context)
+        seen = torch.ones(prefill.n_new, prefill.context, dtype=torch.bool, device=GPU)
+        exact = functional.scaled_dot_product_attention(
+            *(heads.transpose(0, 1)[None].double() for heads in (query[its], key, value)),
+            attn_mask=seen.tril(prefill.context - prefill.n_new),
+            enable_gqa=True,
+        )[0].transpose(0, 1)
+        assert (attended[its] - exact).norm() <= 4 * torch.finfo(dtype).eps * exact.norm()
