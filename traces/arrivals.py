@@ -144,6 +144,8 @@ def compress(arrivals: Iterable[tuple[int, T]], factor: float) -> Iterator[tuple
     """
     if not 0 < factor < float("inf"):
         raise ValueError(f"factor={factor} must be a finite number above 0")
+    if factor == 1:
+        return iter(arrivals)
     return ((round(arrival_ns / factor), item) for arrival_ns, item in arrivals)
 
 

@@ -10,9 +10,11 @@ OVERLONG = ("drop", "clip", "error")
 DECLARED = ("exact", "fixed", "context")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Fitted:
     """Lengths as a server takes them: prompt + declared output never exceed the context.
+
+    Read only; not frozen nor by keyword, as many are made.
 
     Attributes:
         was_cut: the declared limit ended the output early.
@@ -58,7 +60,9 @@ class Limits:
         Raises:
             ValueError: it is too long and ``overlong`` is ``error``.
         """
-        n_prompt, n_output = n_prompt_tokens, min(n_output_tokens, self.declared_tokens or n_output_tokens)
+        n_prompt, n_output = n_prompt_tokens, n_output_tokens
+        if self.declared_tokens is not None:
+            n_output = min(n_output, self.declared_tokens)
         was_cut = n_output < n_output_tokens
         was_clipped = n_prompt + n_output > context_tokens
         if was_clipped:
@@ -71,12 +75,8 @@ class Limits:
                 )
             n_prompt = min(n_prompt, context_tokens - 1)
             n_output = min(n_output, context_tokens - n_prompt)
-        room = context_tokens - n_prompt
-        declared = {"exact": n_output, "fixed": min(self.declared_tokens or room, room), "context": room}
-        return Fitted(
-            n_prompt_tokens=n_prompt,
-            n_output_tokens=n_output,
-            max_output_tokens=declared[self.declared],
-            was_cut=was_cut,
-            was_clipped=was_clipped,
-        )
+        max_output = n_output
+        if self.declared != "exact":
+            room = context_tokens - n_prompt
+            max_output = min(self.declared_tokens or room, room)
+        return Fitted(n_prompt, n_output, max_output, was_cut, was_clipped)

@@ -10,6 +10,7 @@ from itertools import accumulate, cycle, islice, takewhile
 from math import isfinite
 
 from policies.types import NS_PER_S, Arrival, ModelShape, Request
+from traces.arrivals import BLOCK
 from traces.counts import ModelCounts, WorkloadCounts
 from traces.formats import TraceRow
 from traces.lengths import LengthSettings, lengths_of
@@ -125,14 +126,8 @@ class Workload:
             tally.n_clipped += fitted.was_clipped
             tally.n_cut += fitted.was_cut
             counts.last_arrival_ns = arrival_ns
-            request = Request(
-                request_id=request_id,
-                model=model,
-                arrival_ns=arrival_ns,
-                n_prompt_tokens=fitted.n_prompt_tokens,
-                max_output_tokens=fitted.max_output_tokens,
-            )
-            yield Arrival(request=request, n_output_tokens=fitted.n_output_tokens)
+            request = Request(request_id, model, arrival_ns, fitted.n_prompt_tokens, fitted.max_output_tokens)
+            yield Arrival(request, fitted.n_output_tokens)
             request_id += 1
 
     def _fitted(self, limits: Limits, arrival_ns: int, model: int, tokens: tuple[int, int]) -> Fitted | None:
@@ -169,12 +164,13 @@ class Workload:
     def _models(self) -> Iterator[int]:
         """Whose request is next, without end."""
         n_models = len(self.shapes)
-        if self.settings.division == "round_robin":
+        if self.settings.division == "round_robin" or n_models == 1:
             yield from cycle(range(n_models))
         bounds = list(accumulate(self.settings.shares(n_models)))
         rng = random_stream(self.seed, "models")
         while True:
-            yield bisect_right(bounds, rng.random() * bounds[-1], hi=n_models - 1)
+            for drawn in rng.random(BLOCK).tolist():
+                yield bisect_right(bounds, drawn * bounds[-1], hi=n_models - 1)
 
     def _zero_counts(self) -> WorkloadCounts:
         return WorkloadCounts(

@@ -25,6 +25,7 @@ class Ranks:
         reduce_s, reduce_bytes_per_s: an all-reduce takes ``reduce_s + bytes / reduce_bytes_per_s``.
         reduces_over_link: it goes through host memory (no NVLink, no peer access: the path that nvidia-smi calls
             SYS), hence over the link on which experts are staged.
+        splits_regions: the gate-up GEMM of a layer starts before its down projections have been staged.
         moe_bandwidth_share, moe_flops_share: grouped GEMMs take ``bytes / bandwidth + flops / rate`` at these
             shares of the nominal rates.
         delta_sequence_s, delta_token_s: a delta-net layer takes so long for every decoding sequence and for every
@@ -41,6 +42,7 @@ class Ranks:
     reduce_s: float
     reduce_bytes_per_s: int
     reduces_over_link: bool
+    splits_regions: bool
     moe_bandwidth_share: float
     moe_flops_share: float
     delta_sequence_s: float
@@ -49,7 +51,7 @@ class Ranks:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value < 0 or (field.name not in ("reduces_over_link", "reduce_s") and not value):
+            if value < 0 or not (value or field.name in ("reduces_over_link", "splits_regions", "reduce_s")):
                 raise ValueError(f"ranks: {field.name}={value} is out of range")
 
 

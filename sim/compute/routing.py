@@ -36,8 +36,8 @@ class Routing:
 
     def _expected_missed(self, n_tokens: int, n_resident: int) -> int:
         used = self._used(n_tokens)
-        n_apart = _characteristic_steps(used, n_resident)
-        return round(sum(share * (1 - share) ** n_apart for share in used))
+        there = _resident(used, n_resident)
+        return round(sum(share * (1 - here) for share, here in zip(used, there, strict=True)))
 
     def _used(self, n_tokens: int) -> list[float]:
         """For each expert the probability that a step of so many tokens uses it."""
@@ -85,20 +85,24 @@ def by_weights(weights: Sequence[float], n_active: int) -> Routing:
     return Routing(shares)
 
 
-def _characteristic_steps(used: Sequence[float], n_resident: int) -> float:
-    """Steps after whose last use an expert has left an LRU cache of ``n_resident`` experts.
+def _resident(used: Sequence[float], n_resident: int) -> list[float]:
+    """For each expert the probability that it is among those used last, from how often steps use it.
 
-    Source: Che, Tung, Wang 2002: it is as long as it takes to use as many different ones.
+    An expert stays for as many steps as it takes to use ``n_resident`` different ones (Che, Tung, Wang 2002); if one
+    step uses more than that, a part of them stays.
     """
+    n_used = sum(used)
+    if n_used >= n_resident:
+        return [share * n_resident / n_used for share in used]
     if n_resident >= sum(1 for share in used if share):
-        return float("inf")
-    low, high = 0.0, 1.0
+        return [float(share > 0) for share in used]
+    low, high = 1.0, 2.0
     while _n_seen(used, high) < n_resident:
-        high *= 2
+        low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if _n_seen(used, middle) < n_resident else (low, middle)
-    return high
+    return [1 - (1 - share) ** high for share in used]
 
 
 def _n_seen(used: Sequence[float], n_steps: float) -> float:
