@@ -9,9 +9,10 @@ from statistics import fmean, linear_regression
 from executor.profiling.machine import VmmTimes
 from executor.profiling.profile import MachineProfile
 from policies.types import NS_PER_S, HardwareProfile
+from sim.compute.curve import Curve
 from sim.compute.fit import LAYER_CONSTANTS, Row, decode, fit, prefill, relative_error
 from sim.compute.roofline import ModelRoofline, Roofline
-from sim.compute.table import Curve
+from sim.compute.table import attention_ns
 from traces.device_tables import DeviceTable, Part
 
 CONSTANTS: Mapping[str, tuple[str, ...]] = {
@@ -72,7 +73,9 @@ def fitted(machine: Roofline, tables: Sequence[DeviceTable]) -> Fitted:
 
 
 def _rows(table: DeviceTable) -> Iterator[Row]:
-    """Layers without attention, and what attention adds to them."""
+    """Layers without attention, and what attention adds to them: as a difference of two long times it may be far off
+    where it is short, so its errors are shares of the layer.
+    """
     shape = table.shape
     others = Curve((timing.n_tokens, timing.ns) for timing in table.of(Part.OTHERS))
     for timing in table.of(Part.OTHERS):
@@ -84,13 +87,13 @@ def _rows(table: DeviceTable) -> Iterator[Row]:
         label = f"{shape.name} {timing.n_seqs} x {timing.context_tokens / timing.n_seqs:g}"
         if added_ns > 0:
             work = decode(timing.n_seqs, timing.context_tokens)
-            yield Row(kind, label, shape, work, added_ns / NS_PER_US)
+            yield Row(kind, label, shape, work, added_ns / NS_PER_US, timing.ns / NS_PER_US)
     for timing in table.of(Part.PREFILL_LAYER):
-        added_ns = timing.ns - others(timing.n_tokens)
+        added_ns = attention_ns(table, others, timing)
         label = f"{shape.name} {timing.n_tokens} behind {timing.context_tokens}"
         if added_ns > 0 and timing.n_seqs == 1:
             work = prefill(timing.n_tokens, timing.context_tokens)
-            yield Row("prefill", label, shape, work, added_ns / NS_PER_US)
+            yield Row("prefill", label, shape, work, added_ns / NS_PER_US, timing.ns / NS_PER_US)
 
 
 def _head_s(machine: Roofline, tables: Sequence[DeviceTable]) -> float:
@@ -168,7 +171,8 @@ def _constants(
 ) -> Iterator[tuple[str, object, str]]:
     if kind in errors:
         n, mean, most = errors[kind]
-        source = f"fit to {n} rows ({NAMES[kind]}): {mean:.1%} off on average, {most:.1%} at most"
+        of = "" if kind == "layer" else " of the layer"
+        source = f"fit to {n} rows ({NAMES[kind]}): {mean:.1%}{of} off on average, {most:.1%} at most"
     else:
         source = f"not measured: no model with {NAMES[kind]}"
     for name in CONSTANTS[kind]:

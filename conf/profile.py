@@ -7,6 +7,8 @@ fitted to the measurement, and tables of the measurement itself::
     DIR/hardware/NAME.yaml       hardware=NAME
     DIR/tables/NAME/MODEL.csv    compute=table
     DIR/tables/NAME/profile.json link, driver calls, rates, and how far sums of parts are off
+
+``--archive`` puts all of them into one file as well, to be unpacked in DIR elsewhere.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import tarfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,7 +35,7 @@ from executor.profiling.grid import QUICK, WHOLE
 from executor.profiling.profile import Profile, profile
 from executor.vmm.driver import DriverError
 from policies.types import MIB, HardwareProfile, LinkProfile, ModelShape
-from traces.device_tables import PADDED, DeviceTable, write_table
+from traces.device_tables import DeviceTable, write_table
 from traces.folder import write_json
 from traces.provenance import commit, versions
 
@@ -80,6 +83,7 @@ def _parse(arguments: Sequence[str]) -> Namespace:
         "--model", nargs="+", metavar="MODEL", help=f"of conf/model, or a YAML file; else {', '.join(MODELS)}"
     )
     parser.add_argument("--out", type=Path, default=CONF, metavar="DIR", help="else the configuration of this program")
+    parser.add_argument("--archive", type=Path, metavar="FILE.tgz", help="also put what is written into this file")
     parser.add_argument("--name", help="of the hardware; else that of the device")
     parser.add_argument("--quick", action="store_true", help="tiny models at a few sizes, on the CPU: does it run?")
     parser.add_argument("--world", choices=("cuda", "memfd"), help="else cuda, or memfd with --quick")
@@ -125,18 +129,18 @@ def _write(given: Namespace, hardware: HardwareProfile, world: World, measured: 
         "measured": datetime.now(UTC).date().isoformat(),
         "commit": commit() or "unknown",
         "versions": ", ".join(f"{package} {version}" for package, version in versions().items()),
-        "decode_steps": PADDED if world == "cuda" else "as they are",
         "command": _command(given),
     }
-    tables = [DeviceTable(shape=shape, about=about, timings=tuple(timings)) for shape, timings in measured.models]
+    tables = [
+        DeviceTable(shape=shape, padding=measured.padding, about=about, timings=tuple(timings))
+        for shape, timings in measured.models
+    ]
     folder, path = out / "tables" / hardware.name, out / "hardware" / f"{hardware.name}.yaml"
     for each in (folder, path.parent):
         each.mkdir(parents=True, exist_ok=True)
-    for table in tables:
-        print(f"wrote {write_table(folder, table)}")
+    written = [write_table(folder, table) for table in tables]
     text, roofline = hardware_yaml(hardware.name, hardware, measured.machine, tables)
     path.write_text(text, encoding="utf-8")
-    print(f"wrote {path}")
     found = [check for table in tables for check in checks(table, measured.machine.copy_bytes_per_s)]
     document = {
         "about": about,
@@ -145,6 +149,13 @@ def _write(given: Namespace, hardware: HardwareProfile, world: World, measured: 
         "checks": [asdict(check) for check in found],
     }
     write_json(folder / "profile.json", document)
+    written += [path, folder / "profile.json"]
+    for each in written:
+        print(f"wrote {each}")
+    if given.archive:
+        with tarfile.open(given.archive, "w:gz") as archive:
+            for each in written:
+                archive.add(each, arcname=each.relative_to(out))
     for check in found:
         print(check.line)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from policies.types import NS_PER_S
+from policies.types import NS_PER_S, Work
+from sim.compute.curve import Curve
 from sim.compute.fit import prefill
-from sim.compute.table import Curve, TableModel
+from sim.compute.table import TableModel
 from traces.device_tables import DeviceTable, Part, Timing
 
 NS_PER_MS = 10**6
@@ -45,6 +46,7 @@ def checks(table: DeviceTable, copy_bytes_per_s: int) -> Iterator[Check]:
     yield from _attention(table, copy_bytes_per_s)
     yield from _decode_sums(table)
     yield from _prefill_sums(table)
+    yield from _prefill_launch(table)
 
 
 def _decode_bounds(table: DeviceTable, copy_bytes_per_s: int) -> Iterator[Check]:
@@ -98,17 +100,52 @@ def _decode_sums(table: DeviceTable) -> Iterator[Check]:
 
 
 def _prefill_sums(table: DeviceTable) -> Iterator[Check]:
-    """Whole prefill steps against what the simulator makes of the parts."""
+    """Whole steps with prompts that are no point of the table against what the simulator makes of it."""
     model, n_layers = TableModel(table), table.shape.n_layers
-    for timing in table.of(Part.PREFILL_STEP):
-        work = prefill(timing.n_tokens // timing.n_seqs, n_seqs=timing.n_seqs)
+    points = {(each.n_seqs, each.n_tokens, each.context_tokens) for each in table.of(Part.PREFILL_LAYER)}
+    steps = [
+        (f"prefill {_prompts(each)}", each, prefill(each.n_tokens // each.n_seqs, n_seqs=each.n_seqs))
+        for each in table.of(Part.PREFILL_STEP)
+        if (each.n_seqs, each.n_tokens, each.context_tokens) not in points
+    ]
+    for each in table.of(Part.MIXED_STEP):
+        work = _mixed(each)
+        steps.append((f"mixed {work.n_prefill_tokens} beside {work.n_decode_seqs}", each, work))
+    for what, timing, work in steps:
         yield Check(
             model=table.shape.name,
-            what=f"prefill {timing.n_seqs} x {timing.n_tokens // timing.n_seqs}, by the table",
+            what=f"{what}, by the table",
             unit="ms",
             measured=timing.ns / NS_PER_MS,
             expected=(n_layers * model.layer_ns(work) + model.head_ns(work)) / NS_PER_MS,
         )
+
+
+def _prefill_launch(table: DeviceTable) -> Iterator[Check]:
+    """The host's time for a layer that graphs hold against the shortest such layer of prefills."""
+    launches, layers = table.of(Part.GRAPHED_LAUNCH), table.of(Part.PREFILL_LAYER)
+    if launches:
+        yield Check(
+            model=table.shape.name,
+            what="prefill graphs, host / shortest layer",
+            unit="ms",
+            measured=max(each.ns for each in launches) / NS_PER_MS,
+            expected=min(each.ns for each in layers) / NS_PER_MS,
+        )
+
+
+def _mixed(timing: Timing) -> Work:
+    n_decodes = timing.n_seqs - 1
+    return replace(
+        prefill(timing.n_tokens - n_decodes),
+        n_decode_seqs=n_decodes,
+        decode_context_tokens=timing.context_tokens,
+        n_sampled=timing.n_seqs,
+    )
+
+
+def _prompts(timing: Timing) -> str:
+    return f"{timing.n_seqs} x {timing.n_tokens // timing.n_seqs}"
 
 
 def _size(timing: Timing) -> str:

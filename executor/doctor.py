@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 def examine() -> list[Finding]:
     """Look at everything. One thing that is not there keeps nothing else from being looked at."""
     findings = [check() for check in (python, torch_found, safetensors, memfd, host_memory, disk)]
-    findings += [cuda_bindings(), *gpu(), triton(), flashinfer()]
+    findings += [cuda_bindings(), *gpu(), triton()]
     return findings
 
 
@@ -120,7 +120,7 @@ def torch_found() -> Finding:
 
 def safetensors() -> Finding:
     """What reads weights; random ones need none."""
-    return _package("safetensors", World.ANY, "weights from files", INSTALL, required=True)
+    return _package("safetensors", World.ANY, "weights from files", INSTALL)
 
 
 def memfd() -> Finding:
@@ -197,13 +197,7 @@ def gpu() -> list[Finding]:
 
 def triton() -> Finding:
     """The kernels of paged attention."""
-    return _package("triton", World.GPU, "paged attention on a GPU", "pip install triton", required=True)
-
-
-def flashinfer() -> Finding:
-    """What the kernels are measured against."""
-    mend = "pip install flashinfer-python, to compare with it"
-    return _package("flashinfer", World.GPU, "a second attention kernel", mend, required=False)
+    return _package("triton", World.GPU, "paged attention on a GPU", "pip install triton")
 
 
 def _driver(cuda: Any) -> Finding:
@@ -267,11 +261,10 @@ def _no_gpu(found: str) -> Finding:
     return Finding(what="GPU", world=World.GPU, state=State.MISSING, found=found, mend=mend)
 
 
-def _package(name: str, world: World, purpose: str, mend: str, *, required: bool) -> Finding:
+def _package(name: str, world: World, purpose: str, mend: str) -> Finding:
     if _has(name):
         return Finding(what=name, world=world, state=State.OK, found=f"{_version(name)}, {purpose}")
-    state = State.MISSING if required else State.OPTIONAL
-    return Finding(what=name, world=world, state=state, found=f"not installed: {purpose}", mend=mend)
+    return Finding(what=name, world=world, state=State.MISSING, found=f"not installed: {purpose}", mend=mend)
 
 
 def _has(module: str) -> bool:

@@ -2,7 +2,7 @@
 
 The first line is a comment with the provenance as JSON; then there is one row for each duration::
 
-    # {"schema_version": 1, "model": {...}, "about": {"device": ..., "driver": ..., "measured": ..., "commit": ...}}
+    # {"schema_version": 2, "model": {...}, "padding": {...}, "about": {"device": ..., "measured": ..., "commit": ...}}
     part,n_seqs,n_tokens,context_tokens,ns,spread_ns,n_samples
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
@@ -19,10 +20,7 @@ from typing import Any
 
 from policies.types import ModelShape
 
-PADDED = "padded to the next number of sequences here"
-"""What ``about["decode_steps"]`` says of a device whose graphs hold fixed numbers of sequences."""
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when a reader of the old tables would misread the new."""
 
 NOT_COMPUTED_WITH = frozenset({"name", "n_layers", "layer_bytes", "total_bytes", "max_context_tokens"})
@@ -30,23 +28,28 @@ NOT_COMPUTED_WITH = frozenset({"name", "n_layers", "layer_bytes", "total_bytes",
 
 
 class Part(Enum):
-    """What took the time. The simulator reads the first seven; the others are there to check them."""
+    """What took the time. The simulator reads the first eight; the others are there to check them."""
 
     DECODE_LAYER = "decode_layer"
     """A layer of a decode step: by sequences (as many as the step is padded to) and their contexts added up."""
     OTHERS = "others"
-    """A layer without attention: by tokens."""
+    """A layer without attention: by tokens, padding included."""
     PREFILL_LAYER = "prefill_layer"
-    """A layer of a prefill, as if launches were free: by sequences of equal length, their new tokens added up, and
+    """A layer of a step of prefills, padded as it is run: by sequences of equal length, their new tokens added up, and
     tokens of each that were there before."""
     LAUNCH = "launch"
-    """Host time to launch a layer that no graph holds: by sequences with new prompt tokens."""
+    """Host time to launch a layer of prompts and decodes kernel by kernel: by sequences."""
     HEAD = "head"
     """Everything of a step outside the layers, on the device: by sampled rows; 0: nothing is sampled."""
     DECODE_HOST = "decode_host"
     """A decode step less its device time: by sequences."""
     PREFILL_HOST = "prefill_host"
-    """A prefill step less its device time: by sequences."""
+    """A step with prompts that is launched kernel by kernel less its device time: by sequences."""
+    GRAPHED_PREFILL_HOST = "graphed_prefill_host"
+    """The same of one that graphs hold."""
+    GRAPHED_LAUNCH = "graphed_launch"
+    """Host time to ask for a step of prefills that graphs hold, inputs and head included, by its number of layers: by
+    sequences. Where it is less than a ``PREFILL_LAYER``, launching does not matter."""
     DECODE_ATTENTION = "decode_attention"
     """Attention of one layer of a decode step alone, as ``DECODE_LAYER``."""
     PREFILL_ATTENTION = "prefill_attention"
@@ -56,7 +59,30 @@ class Part(Enum):
     EVEN_DECODE_STEP = "even_decode_step"
     """The same where all contexts are equally long."""
     PREFILL_STEP = "prefill_step"
-    """All layers and the head of a prefill, launched as a server does: by sequences and their new tokens added up."""
+    """All layers and the head of a step of prefills, as ``PREFILL_LAYER``."""
+    MIXED_STEP = "mixed_step"
+    """The same of one prompt beside decodes, one sequence fewer: by sequences, new tokens of all, and contexts of the
+    decodes added up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """To what sizes steps are padded that run as graphs; where there are none, steps run as they are.
+
+    Attributes:
+        decode_seqs: sequences of decode steps, increasing.
+        prefill_tokens: tokens of steps of prefills alone, increasing; what exceeds them is launched kernel by kernel.
+        tokens_per_seq: so many of these tokens there are at least for each sequence.
+    """
+
+    decode_seqs: tuple[int, ...] = ()
+    prefill_tokens: tuple[int, ...] = ()
+    tokens_per_seq: int = 1
+
+    def prefill_rows(self, n_tokens: int, n_seqs: int) -> int | None:
+        """Tokens that a step of prefills is padded to; ``None`` if no graph holds it."""
+        at = bisect_left(self.prefill_tokens, max(n_tokens, self.tokens_per_seq * n_seqs))
+        return self.prefill_tokens[at] if at < len(self.prefill_tokens) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +122,11 @@ class DeviceTable:
     """All durations of one model on one device.
 
     Attributes:
-        about: where they come from: device, driver, date, commit, versions, command; and ``decode_steps``, whether
-            these are ``PADDED``.
+        about: where they come from: device, driver, date, commit, versions, command.
     """
 
     shape: ModelShape
+    padding: Padding
     about: Mapping[str, str]
     timings: Sequence[Timing]
 
@@ -117,7 +143,12 @@ def table_path(folder: Path, model: str) -> Path:
 def write_table(folder: Path, table: DeviceTable) -> Path:
     """Write the table of a model into a folder that is there; return its file."""
     path = table_path(folder, table.shape.name)
-    header = {"schema_version": SCHEMA_VERSION, "model": asdict(table.shape), "about": dict(table.about)}
+    header = {
+        "schema_version": SCHEMA_VERSION,
+        "model": asdict(table.shape),
+        "padding": asdict(table.padding),
+        "about": dict(table.about),
+    }
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {json.dumps(header)}\n")
         rows = csv.writer(file, lineterminator="\n")
@@ -145,7 +176,15 @@ def read_table(folder: Path, shape: ModelShape) -> DeviceTable:
     measured = ModelShape(**header["model"])
     if differ := _different(measured, shape):
         raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
-    return DeviceTable(shape=measured, about=header["about"], timings=timings)
+    return DeviceTable(shape=measured, padding=_padding(header["padding"]), about=header["about"], timings=timings)
+
+
+def _padding(written: Mapping[str, Any]) -> Padding:
+    return Padding(
+        decode_seqs=tuple(written["decode_seqs"]),
+        prefill_tokens=tuple(written["prefill_tokens"]),
+        tokens_per_seq=written["tokens_per_seq"],
+    )
 
 
 def _mend(folder: Path, model: str) -> str:

@@ -23,10 +23,13 @@ from policies.serving.tenancy import TemporalSharing
 from policies.setup import open_lanes, open_ledger
 from policies.types import Arrival, Request
 from policies.view import MemoryView
-from traces.device_tables import Part, Timing
+from traces.device_tables import Padding, Part, Timing
 
 LEAD_NS = 20_000_000
 """Requests arrive so long after the loop has begun: it waits for them, as a server does."""
+
+N_PREFILLS = 3
+"""How often a prefill step of each size is served."""
 
 PROMPT_TOKENS = (9, 40)
 """Shortest and longest prompt: their KV blocks fill up at different steps, so that leaps are as long as they are."""
@@ -37,19 +40,26 @@ class Rests:
     """Keeps of each step what the device's layers do not account for (a ``Journal``).
 
     Attributes:
-        decodes, prefills: rests in ns by number of sequences, of steps that only decode and that only prefill.
+        padding: says which steps of prefills run as graphs.
+        by_part: rests in ns by kind and number of sequences, of steps that only decode and that only prefill.
     """
 
-    decodes: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    prefills: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    padding: Padding
+    by_part: dict[Part, dict[int, list[int]]] = field(default_factory=dict[Part, dict[int, list[int]]])
 
     def ran(self, lane: int, batch: Batch, report: StepReport) -> None:  # noqa: ARG002
         """Keep the rests of a submission."""
         work = batch.work
-        if work.n_prefill_seqs and not work.n_decode_seqs:
-            self.prefills.setdefault(work.n_prefill_seqs, []).extend(report.rest_ns)
-        elif not work.n_prefill_seqs:
-            self.decodes.setdefault(work.n_decode_seqs, []).extend(report.rest_ns)
+        if work.n_prefill_seqs and work.n_decode_seqs:
+            return
+        if not work.n_prefill_seqs:
+            part = Part.DECODE_HOST
+        elif self.padding.prefill_rows(work.n_prefill_tokens, work.n_prefill_seqs) is None:
+            part = Part.PREFILL_HOST
+        else:
+            part = Part.GRAPHED_PREFILL_HOST
+        rests_ns = self.by_part.setdefault(part, {}).setdefault(work.n_prefill_seqs + work.n_decode_seqs, [])
+        rests_ns.extend(report.rest_ns)
 
     def composed(self, lane: int, now_ns: int, step: Step, scheduler: Scheduler) -> None:
         """Keep nothing."""
@@ -73,37 +83,39 @@ def measure_loop(model: Specimen, heads: Sequence[Timing]) -> Iterator[Timing]:
     Args:
         heads: device times outside the layers, which are no host time.
     """
-    rests, request_ids = Rests(), count()
-    _serve(model, 1, request_ids, Rests())  # warms up; the first step of all waits for whatever was before
-    for n_requests in model.grid.loops:
-        for _ in range(2 if n_requests <= 16 else 1):  # few requests make few prefill steps
-            _serve(model, n_requests, request_ids, rests)
-    for part, by_seqs in ((Part.DECODE_HOST, rests.decodes), (Part.PREFILL_HOST, rests.prefills)):
+    grid, rests, request_ids = model.grid, Rests(model.padding), count()
+    _serve(model, [PROMPT_TOKENS[0]], 1, request_ids, Rests(model.padding))  # the first step waits for what was before
+    for n_requests in grid.loops:
+        _serve(model, _uneven(n_requests), grid.n_loop_tokens, request_ids, rests)
+    for n_requests in grid.prefill_loops:
+        n_short = min(max(PROMPT_TOKENS), grid.n_graphed_tokens // n_requests)
+        for n_each in (n_short, -(-grid.n_eager_tokens // n_requests)) * N_PREFILLS:
+            _serve(model, [n_each] * n_requests, 1, request_ids, rests)
+    for part, by_seqs in rests.by_part.items():
         for n_seqs, rests_ns in sorted(by_seqs.items()):
-            if part is Part.PREFILL_HOST or n_seqs in model.grid.loops:
+            if part is not Part.DECODE_HOST or n_seqs in grid.loops:
                 head_ns = next((head.ns for head in heads if head.n_seqs >= n_seqs), heads[-1].ns)
                 hosts_ns = [max(0, rest_ns - head_ns) for rest_ns in rests_ns]
                 yield timing(part, Size(n_seqs, n_seqs), hosts_ns, is_mean=part is Part.DECODE_HOST)
 
 
-def _serve(model: Specimen, n_requests: int, request_ids: Iterator[int], rests: Rests) -> None:
+def _uneven(n_requests: int) -> list[int]:
+    """Choose lengths of prompts."""
+    draw = random.Random(SEED)
+    return [draw.randint(*PROMPT_TOKENS) for _ in range(n_requests)]
+
+
+def _serve(
+    model: Specimen, prompts: Sequence[int], n_output_tokens: int, request_ids: Iterator[int], rests: Rests
+) -> None:
     """Let the loop serve requests that come at once."""
     gc.collect()
     served, settings = [model.served], model.settings
     ledger = open_ledger(served, model.hardware)
     lanes = open_lanes(served, ledger, model.hardware, settings, preemption="recompute")
     at_ns = model.clock.now_ns + LEAD_NS
-    draw = random.Random(SEED)
-    longest = min(PROMPT_TOKENS[1], model.shape.max_context_tokens - model.grid.n_loop_tokens)
-    arrivals = [
-        _arrival(
-            next(request_ids),
-            at_ns,
-            draw.randint(min(PROMPT_TOKENS[0], longest), longest),
-            model.grid.n_loop_tokens,
-        )
-        for _ in range(n_requests)
-    ]
+    longest = model.shape.max_context_tokens - n_output_tokens
+    arrivals = [_arrival(next(request_ids), at_ns, min(n_tokens, longest), n_output_tokens) for n_tokens in prompts]
     engine = Engine(
         lanes=lanes,
         truth=TrueLengths(),

@@ -27,7 +27,7 @@ from executor.profiling.steps import measure_steps
 from executor.vmm.driver import Driver
 from policies.errors import HbmOverdrawn
 from policies.types import HardwareProfile, ModelShape
-from traces.device_tables import Part, Timing
+from traces.device_tables import Padding, Part, Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ class Profile:
     """A measured device."""
 
     machine: MachineProfile
+    padding: Padding
     models: Sequence[tuple[ModelShape, Sequence[Timing]]]
 
 
@@ -72,6 +73,7 @@ def profile(
         ValueError: a model does not fit the device.
     """
     machine: MachineProfile | None = None
+    padding = Padding()
     models: list[tuple[ModelShape, Sequence[Timing]]] = []
     for shape in shapes:
         tell(f"{shape.name}: loading")
@@ -83,10 +85,11 @@ def profile(
             if machine is None:
                 tell("link, driver, rates")
                 machine = _machine(driver, model)
+            padding = model.padding
             models.append((shape, timings))
     if machine is None:
         raise ValueError("no model to measure with; name one with --model")
-    return Profile(machine=machine, models=models)
+    return Profile(machine=machine, padding=padding, models=models)
 
 
 @contextmanager

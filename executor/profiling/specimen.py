@@ -13,18 +13,20 @@ from torch import Tensor
 from executor.attention.choose import kernels_for
 from executor.attention.kernels import AttentionKernels
 from executor.clock import Clock, HostClock
+from executor.forward import Graphed
 from executor.models.decoder import Decoder, build_decoder
 from executor.models.random_weights import random_outer
 from executor.models.rotary import Rotary
 from executor.models.step import Row, StepInput, compose
 from executor.plan import plan
-from executor.profiling.grid import Grid
+from executor.profiling.grid import GRAPHED, Grid
 from executor.profiling.stopwatch import Stopwatch
 from executor.serving import Serving, open_serving
 from executor.vmm.driver import Driver
 from policies.setup import ServedModel, open_lanes, open_ledger
 from policies.setup import Serving as ServingSettings
 from policies.types import GIB, HardwareProfile, ModelShape
+from traces.device_tables import Padding
 
 SHARE = 0.94
 """Of the device's memory, for the model and its KV cache: the rest is the driver's, and the graphs'."""
@@ -98,6 +100,11 @@ class Specimen:
     def block_tokens(self) -> int:
         """Tokens of a KV block."""
         return self.kv.shape[3]
+
+    @property
+    def padding(self) -> Padding:
+        """How its steps are padded."""
+        return GRAPHED if isinstance(self.serving.forwards[0], Graphed) else Padding()
 
     @property
     def n_layers_timed(self) -> int:

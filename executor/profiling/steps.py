@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from executor.models.decoder import Decoder
+from executor.models.graphs import Graphs
 from executor.models.step import PADDING_SLOT, Row, StepInput
 from executor.profiling.specimen import Specimen
-from executor.profiling.stopwatch import N_WARM_UP, Size, timing
+from executor.profiling.stopwatch import Size, timing
+from executor.transfer.cuda import CudaStreams
 from traces.device_tables import Part, Timing
 
 SHORT_PROMPT = 4
-"""Tokens of the prompts whose launching is timed: the fewer, the surer it is the host that is timed."""
+"""Tokens of the prompts whose launching is timed: it takes as long for any."""
 
 EVEN = (64, 1024)
 """Sequences and context of the decode step that papers and benchmarks quote."""
@@ -26,14 +29,24 @@ def measure_steps(model: Specimen) -> Iterator[Timing]:
     yield from others(model)
     yield from decodes(model)
     yield from prefills(model)
+    yield from mixed(model)
     yield from launches(model)
-    yield from whole_prefills(model)
 
 
 def others(model: Specimen) -> Iterator[Timing]:
-    """Layers without attention."""
+    """Layers without attention, from graphs where the executor has such."""
+    streams = model.serving.streams
+    graphs = Graphs(streams.compute) if isinstance(streams, CudaStreams) else None
+    largest = max((*model.padding.decode_seqs, *model.padding.prefill_tokens), default=0)
     for n_tokens in model.grid.tokens:
-        times_ns = model.stopwatch.on_device(_layers(model, model.bare, _unattended(model, n_tokens)))
+        step = _unattended(model, n_tokens)
+        run = _layers(model, model.bare, step)
+        if graphs is not None and n_tokens <= largest:
+            with streams.computing():
+                run()  # compiles what a capture could not
+            model.stopwatch.finish()
+            run = _layers(model, model.bare, step, graphs)
+        times_ns = model.stopwatch.on_device(run)
         yield timing(Part.OTHERS, Size(0, n_tokens), times_ns, n_parts=model.n_layers_timed)
 
 
@@ -59,37 +72,51 @@ def decodes(model: Specimen) -> Iterator[Timing]:
 
 
 def prefills(model: Specimen) -> Iterator[Timing]:
-    """Layers of prompts, as if launches were free: whole, behind other tokens, together; and attention alone."""
-    grid, n_layers = model.grid, model.n_layers_timed
+    """Steps of prefills as a server runs them: whole prompts, behind other tokens, together; and attention alone."""
+    grid = model.grid
     alone = (*((1, n_new, 0) for n_new in grid.prompts), *((1, *each) for each in grid.behind))
     for n_seqs, n_new, n_before in (*alone, *((*each, 0) for each in grid.together)):
         if not model.holds([(n_new, n_before)] * n_seqs):
             continue
         rows, size = model.rows([(n_new, n_before)] * n_seqs), Size(n_seqs, n_seqs * n_new, n_before)
-        layers_ns = model.stopwatch.on_device(_layers(model, model.decoder, model.step(rows)))
-        yield timing(Part.PREFILL_LAYER, size, layers_ns, n_parts=n_layers)
+        layers_ns, after_ns = _served(model, rows)
+        yield timing(Part.PREFILL_LAYER, size, layers_ns, n_parts=model.shape.n_layers)
+        yield timing(Part.PREFILL_STEP, size, _added(layers_ns, after_ns))
         if n_seqs == 1:
             attention_ns = model.stopwatch.on_device(_attention(model, rows))
-            yield timing(Part.PREFILL_ATTENTION, size, attention_ns, n_parts=n_layers)
+            yield timing(Part.PREFILL_ATTENTION, size, attention_ns, n_parts=model.n_layers_timed)
+    for n_seqs, n_new in grid.prefills:
+        if model.holds([(n_new, 0)] * n_seqs):
+            times_ns = _added(*_served(model, model.rows([(n_new, 0)] * n_seqs)))
+            yield timing(Part.PREFILL_STEP, Size(n_seqs, n_seqs * n_new), times_ns)
+
+
+def mixed(model: Specimen) -> Iterator[Timing]:
+    """A prompt beside decodes, as a server with chunked prefill runs them."""
+    for n_decodes, context, n_new in model.grid.mixed:
+        contexts = ragged(n_decodes, context, model.shape.max_context_tokens)
+        sequences = [*((1, each - 1) for each in contexts), (n_new, 0)]
+        if model.holds(sequences):
+            size = Size(n_decodes + 1, n_decodes + n_new, sum(contexts))
+            yield timing(Part.MIXED_STEP, size, _added(*_served(model, model.rows(sequences))))
 
 
 def launches(model: Specimen) -> Iterator[Timing]:
-    """What the host takes to launch a layer of a prefill step; on a CPU that is the layer itself."""
+    """What the host takes to launch a layer of a step with prompts; on a CPU that is the layer itself."""
+    forward = model.serving.forwards[0]
     for n_seqs in model.grid.launches:
+        size = Size(n_seqs, n_seqs - 1 + SHORT_PROMPT)
         if model.device.type == "cpu":
-            yield timing(Part.LAUNCH, Size(n_seqs, n_seqs), [0])
+            yield timing(Part.LAUNCH, size, [0])
             continue
-        step = model.step(model.rows([(SHORT_PROMPT, 0)] * n_seqs))
-        times_ns = model.stopwatch.on_host(_layers(model, model.decoder, step, n_layers=1))
-        yield timing(Part.LAUNCH, Size(n_seqs, n_seqs * SHORT_PROMPT), times_ns)
-
-
-def whole_prefills(model: Specimen) -> Iterator[Timing]:
-    """Prefill steps as a server runs them, to hold sums of parts against."""
-    for n_seqs, n_each in model.grid.prefills:
-        if model.holds([(n_each, 0)] * n_seqs):
-            layers_ns, after_ns = _served(model, model.rows([(n_each, 0)] * n_seqs))
-            yield timing(Part.PREFILL_STEP, Size(n_seqs, n_seqs * n_each), _added(layers_ns, after_ns))
+        rows = model.rows([*[(1, 0)] * (n_seqs - 1), (SHORT_PROMPT, 0)])
+        times_ns = model.stopwatch.on_host(_layers(model, model.decoder, model.step(rows)))
+        yield timing(Part.LAUNCH, size, times_ns, n_parts=model.n_layers_timed)
+        if model.padding.prefill_rows(n_seqs * SHORT_PROMPT, n_seqs) is not None:
+            prompts = model.rows([(SHORT_PROMPT, 0)] * n_seqs)
+            times_ns = model.stopwatch.on_host(partial(forward.run, prompts))
+            size = Size(n_seqs, n_seqs * SHORT_PROMPT)
+            yield timing(Part.GRAPHED_LAUNCH, size, times_ns, n_parts=model.shape.n_layers)
 
 
 def ragged(n_seqs: int, mean: int, longest: int) -> list[int]:
@@ -112,18 +139,19 @@ def _contexts(model: Specimen, n_seqs: int) -> list[int]:
 def _served(model: Specimen, rows: Sequence[Row]) -> tuple[list[int], list[int]]:
     """Device times of a step's layers, and from their end to that of the step."""
     streams, forward = model.serving.streams, model.serving.forwards[0]
-    layers_ns: list[int] = []
     after_ns: list[int] = []
-    for nth in range(N_WARM_UP + model.grid.n_repeats):
+
+    def once() -> int:
         passed = forward.run(rows)
         with streams.computing():
             end = streams.mark()
         streams.wait(end)
         streams.take_stalls()
-        if nth >= N_WARM_UP:
-            layers_ns.append(streams.between_ns(*passed.layers))
-            after_ns.append(streams.between_ns(passed.layers[1], end))
-    return layers_ns, after_ns
+        after_ns.append(streams.between_ns(passed.layers[1], end))
+        return streams.between_ns(*passed.layers)
+
+    layers_ns = model.stopwatch.repeated(once)
+    return layers_ns, after_ns[-len(layers_ns) :]
 
 
 def _even_decode(model: Specimen) -> Iterator[Timing]:
@@ -152,16 +180,21 @@ def _unattended(model: Specimen, n_tokens: int) -> StepInput:
         )
 
 
-def _layers(model: Specimen, decoder: Decoder, step: StepInput, n_layers: int | None = None) -> Callable[[], None]:
-    """Run some layers, kernel by kernel."""
-    weights = [decoder.layer(region) for region in model.regions[: n_layers or model.n_layers_timed]]
+def _layers(model: Specimen, decoder: Decoder, step: StepInput, graphs: Graphs | None = None) -> Callable[[], None]:
+    """Run some layers on the current stream, kernel by kernel or from graphs."""
+    weights = [decoder.layer(region) for region in model.regions[: model.n_layers_timed]]
     with model.serving.streams.computing():
         first = decoder.embed(step)
+        hidden = torch.empty_like(first)
 
     def run() -> None:
-        hidden = first.clone()
+        hidden.copy_(first)
         for layer, its in enumerate(weights):
-            decoder.run_layer(its, layer, hidden, model.kv, step)
+            work = partial(decoder.run_layer, its, layer, hidden, model.kv, step)
+            if graphs is None:
+                work()
+            else:
+                graphs.replay(("others", layer, 0, step.n_rows), work)
 
     return run
 

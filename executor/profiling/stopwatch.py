@@ -17,7 +17,10 @@ from traces.device_tables import Part, Timing
 HEAD_START_CYCLES = 6_000_000
 """Some 3 ms of a GPU, in which the host gets ahead of it: launches are then not what is timed."""
 
-N_WARM_UP = 2
+N_WARM_UP = 1
+N_FEWEST, STEADY = 3, 0.01
+"""So many repetitions suffice if they differ by no more than this share."""
+
 BEYOND = 0.98
 """Of host times those up to this share count: what lies above is the machine's, not the loop's."""
 
@@ -27,7 +30,7 @@ class Stopwatch:
     """Durations on one device's compute stream.
 
     Args:
-        n_repeats: how often everything is done, after ``N_WARM_UP`` times that do not count.
+        n_repeats: how often everything is done at most, after ``N_WARM_UP`` times that do not count.
     """
 
     streams: Streams[Any]
@@ -36,30 +39,41 @@ class Stopwatch:
 
     def on_device(self, work: Callable[[], object]) -> list[int]:
         """Time work that is only asked for, as the device sees it: as if every launch were there in time."""
-        times_ns: list[int] = []
-        for nth in range(N_WARM_UP + self.n_repeats):
+
+        def once() -> int:
             with self.streams.computing():
                 self._head_start()
                 begin = self.streams.mark()
                 work()
                 end = self.streams.mark()
             self.streams.wait(end)
-            if nth >= N_WARM_UP:
-                times_ns.append(self.streams.between_ns(begin, end))
-        return times_ns
+            return self.streams.between_ns(begin, end)
+
+        return self.repeated(once)
 
     def on_host(self, work: Callable[[], object]) -> list[int]:
         """Time how long the host takes to ask for work that the device does later."""
-        times_ns: list[int] = []
-        for nth in range(N_WARM_UP + self.n_repeats):
+
+        def once() -> int:
             with self.streams.computing():
                 self._head_start()
                 began_ns = perf_counter_ns()
                 work()
                 ended_ns = perf_counter_ns()
             self.finish()
-            if nth >= N_WARM_UP:
-                times_ns.append(ended_ns - began_ns)
+            return ended_ns - began_ns
+
+        return self.repeated(once)
+
+    def repeated(self, once: Callable[[], int]) -> list[int]:
+        """Do something that tells how long it took until its repetitions agree, or ``n_repeats`` times."""
+        for _ in range(N_WARM_UP):
+            once()
+        times_ns: list[int] = []
+        while len(times_ns) < self.n_repeats:
+            times_ns.append(once())
+            if len(times_ns) >= N_FEWEST and max(times_ns) - min(times_ns) <= STEADY * min(times_ns):
+                break
         return times_ns
 
     def finish(self) -> None:

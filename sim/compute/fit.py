@@ -22,23 +22,28 @@ LAYER_CONSTANTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured duration: a layer without attention, or the attention of one layer alone."""
+    """One measured duration: a layer without attention, or what attention adds to one.
+
+    Attributes:
+        layer_us: what it is part of, if that was measured: errors are shares of this.
+    """
 
     kind: str
     label: str
     shape: ModelShape
     work: Work
     measured_us: float
+    layer_us: float | None = None
 
 
 def relative_error(machine: Roofline, row: Row) -> float:
-    """How much longer than measured it takes according to the roofline, as a share."""
+    """How much longer than measured it takes according to the roofline, as a share of it or of its layer."""
     without = replace(machine, mha_fixed_s=0, mha_sequence_s=0, gqa_fixed_s=0, gqa_sequence_s=0, prefill_attention_s=0)
     no_pairs = replace(row.work, decode_context_tokens=0, prefill_pairs=0)
     predicted_ns = ModelRoofline(without, row.shape).layer_ns(no_pairs)
     if row.kind != "layer":
         predicted_ns = ModelRoofline(machine, row.shape).layer_ns(row.work) - predicted_ns
-    return predicted_ns / 1000 / row.measured_us - 1
+    return (predicted_ns / 1000 - row.measured_us) / (row.layer_us or row.measured_us)
 
 
 def fit(machine: Roofline, rows: Iterable[Row], constants: Mapping[str, tuple[str, ...]] = LAYER_CONSTANTS) -> Roofline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Self
 
 from policies.types import NS_PER_S, ModelShape, Work
@@ -114,10 +115,12 @@ class ModelRoofline:
         self._logits = _Gemm.of(machine, shape.vocab, shape.hidden, shape.dtype_bytes)
         self._logits_launch_ns = gemm_ns
         self._head_ns = machine.head_s * NS_PER_S
-        self._heads_ns: dict[int, int] = {}
-        self._decodes_ns: dict[int, int] = {}
         self._host_ns = round(machine.host_scale * machine.host_s * NS_PER_S)
         self._host_sequence_ns = round(machine.host_scale * machine.host_sequence_s * NS_PER_S)
+
+        self._of_tokens_ns = cache(self._kernels_ns)
+        self._of_sampled_ns = cache(self._sampled_ns)
+        self._of_decodes_ns: dict[int, int] = {}
 
     def layer_ns(self, work: Work) -> int:
         """Device time of one layer."""
@@ -125,9 +128,9 @@ class ModelRoofline:
 
     def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
         """Device time of one layer in each of ``n_steps`` repetitions of a decode step."""
-        fixed_ns, token_fs = self._without_context_ns(work), self._context_token_fs
         if n_steps == 1:
-            return (fixed_ns + work.decode_context_tokens * token_fs // FS_PER_NS,)
+            return (self.layer_ns(work),)
+        fixed_ns, token_fs = self._without_context_ns(work), self._context_token_fs
         first_fs, step_fs = work.decode_context_tokens * token_fs, work.n_decode_seqs * token_fs
         return [
             fixed_ns + context_fs // FS_PER_NS for context_fs in range(first_fs, first_fs + n_steps * step_fs, step_fs)
@@ -135,11 +138,7 @@ class ModelRoofline:
 
     def head_ns(self, work: Work) -> int:
         """Device time outside the layers: embedding, last norm, logits, sampling."""
-        head_ns = self._heads_ns.get(work.n_sampled)
-        if head_ns is None:
-            logits_ns = self._logits_launch_ns + self._logits.ns(work.n_sampled) if work.n_sampled else 0
-            head_ns = self._heads_ns[work.n_sampled] = round(self._head_ns + logits_ns)
-        return head_ns
+        return self._of_sampled_ns(work.n_sampled)
 
     def host_ns(self, work: Work) -> int:
         """Time of the host before the device can start."""
@@ -147,23 +146,30 @@ class ModelRoofline:
 
     def _without_context_ns(self, work: Work) -> int:
         """All of a layer but reading the KV cache that decoding sequences attend to."""
+        n_seqs = work.n_decode_seqs
+        if not work.n_prefill_tokens and n_seqs in self._of_decodes_ns:
+            return self._of_decodes_ns[n_seqs]
+        ns = self._of_tokens_ns(work.n_prefill_tokens + n_seqs)
+        if n_seqs:
+            ns += self._decode_ns + n_seqs * self._decode_sequence_ns
         if work.n_prefill_tokens:
-            prefill_ns = self._prefill_ns + work.prefill_pairs * self._pair_ns
-            return self._others_ns(work.n_prefill_tokens + work.n_decode_seqs, work.n_decode_seqs, prefill_ns)
-        decode_ns = self._decodes_ns.get(work.n_decode_seqs)
-        if decode_ns is None:
-            decode_ns = self._decodes_ns[work.n_decode_seqs] = self._others_ns(work.n_decode_seqs, work.n_decode_seqs)
+            return round(ns + (self._prefill_ns + work.prefill_pairs * self._pair_ns))
+        self._of_decodes_ns[n_seqs] = decode_ns = round(ns)
         return decode_ns
 
-    def _others_ns(self, n_tokens: int, n_decode_seqs: int, prefill_ns: float = 0) -> int:
+    def _kernels_ns(self, n_tokens: int) -> float:
+        """All kernels of a layer but attention."""
         ns = self._launches_ns
         for gemm in self._layer_gemms:
             ns += gemm.ns(n_tokens)
         if n_tokens > FLAT_TOKENS:
             ns += (n_tokens - FLAT_TOKENS) * self._small_token_ns
-        if n_decode_seqs:
-            ns += self._decode_ns + n_decode_seqs * self._decode_sequence_ns
-        return round(ns + prefill_ns)
+        return ns
+
+    def _sampled_ns(self, n_sampled: int) -> int:
+        """The head, with so many tokens to sample."""
+        logits_ns = self._logits_launch_ns + self._logits.ns(n_sampled) if n_sampled else 0
+        return round(self._head_ns + logits_ns)
 
 
 def _layer_gemms(machine: Roofline, shape: ModelShape) -> tuple[_Gemm, ...]:

@@ -1,15 +1,18 @@
 """Compute times from measured tables: what ``python -m executor profile`` found, interpolated.
 
-On a GPU a step without prompt tokens runs as CUDA graphs, padded to the next number of
-sequences that was measured (``Part.DECODE_LAYER`` has a row of contexts for each); where steps
-are not padded, times are interpolated between two such rows as well. Every other step is
-launched kernel by kernel: its layer takes the device as long as its parts together, or the
-host as long as it takes to launch it, whichever is longer.
+On a GPU some steps run as CUDA graphs and are padded to the next size there (``DeviceTable.padding``):
 
-Between two measured points times are linear, in whole nanoseconds. Outside:
+- Decodes alone, to a number of sequences. ``Part.DECODE_LAYER`` has a row of contexts for each; where steps are
+  not padded, times are interpolated between two such rows as well.
+- Prefills alone, of not too many tokens and sequences. A layer takes what the padded number of tokens takes without
+  attention, and the attention of the prompts that are there.
 
-- below the first point the time is that of the first: launches and weights are there at any size;
-- beyond the last it goes on along the last slope, where bandwidth or arithmetic binds. This is said once a part.
+Every other step is launched kernel by kernel: its layer takes the device as long as its parts
+together, or the host as long as it takes to launch it, whichever is longer. (The executor also
+launches prefills so if a piece of a prompt is a single token; ``Work`` does not tell.)
+
+Between two measured points and outside of them times are as ``Curve`` has it; what goes beyond
+the last point is said once a part.
 
 Along contexts times never fall: a dip of the measurement would let the second of two
 repeated steps be shorter than the first, and it is noise.
@@ -18,79 +21,17 @@ repeated steps be shorter than the first, and it is noise.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from statistics import median_low
 
 from policies.types import Work
-from traces.device_tables import PADDED, DeviceTable, Part, Timing
+from sim.compute.curve import Curve, Point
+from traces.device_tables import DeviceTable, Part, Timing
 
 logger = logging.getLogger(__name__)
 
 FS_PER_NS = 10**6
-
-Point = tuple[int, int]
-"""Where, and nanoseconds there."""
-
-
-class Curve:
-    """Whole nanoseconds over an integer, linear between measured points (see above for the rest).
-
-    Args:
-        points: at least one, in any order, no two at the same place.
-        rising: dips are filled up to what came before.
-    """
-
-    __slots__ = ("_at", "_ns", "last")
-
-    def __init__(self, points: Iterable[Point], *, rising: bool = False) -> None:
-        ordered = sorted(points)
-        self._at = [at for at, _ in ordered]
-        self._ns = [ns for _, ns in ordered]
-        if rising:
-            self._ns = list(accumulate(self._ns, max))
-        if not ordered or len(set(self._at)) < len(ordered):
-            raise ValueError(f"a curve needs points at different places, not {ordered}")
-        self.last = self._at[-1]
-
-    @property
-    def points(self) -> list[Point]:
-        """The measured points, in order, dips filled up."""
-        return list(zip(self._at, self._ns, strict=True))
-
-    def __call__(self, at: int) -> int:
-        """Interpolate."""
-        first, begin, rise, run = self._piece(at)
-        return first + (at - begin) * rise // run
-
-    def along(self, first: int, n: int, step: int) -> list[int]:
-        """Interpolate at ``first``, ``first + step``, ... (``n`` places, ``step`` >= 1)."""
-        values: list[int] = []
-        end = first + n * step
-        for at in self._at[1:-1]:
-            if at > first:
-                middle = min(end, first + -(-(at - first) // step) * step)
-                values += self._on_one_piece(first, middle, step)
-                first = middle
-        return values + self._on_one_piece(first, end, step)
-
-    def _on_one_piece(self, first: int, end: int, step: int) -> list[int]:
-        """Interpolate where only the foot of the first piece is flat."""
-        if first >= end:
-            return []
-        n_flat = max(0, -(-(min(end, self._at[0]) - first) // step))
-        base, begin, rise, run = self._piece(first + n_flat * step)
-        rest = range(first + n_flat * step, end, step)
-        return [self._ns[0]] * n_flat + [base + (at - begin) * rise // run for at in rest]
-
-    def _piece(self, at: int) -> tuple[int, int, int, int]:
-        """The line that holds at a place: value at its begin, its begin, its rise over its run."""
-        left = min(bisect_right(self._at, at), len(self._at) - 1) - 1
-        if left < 0:
-            return self._ns[0], at, 0, 1
-        rise, run = self._ns[left + 1] - self._ns[left], self._at[left + 1] - self._at[left]
-        return self._ns[left], self._at[left], rise, run
 
 
 class TableModel:
@@ -112,9 +53,10 @@ class TableModel:
         self._launch = _curve(table, Part.LAUNCH, _n_seqs)
         self._decode_host = _curve(table, Part.DECODE_HOST, _n_seqs)
         self._prefill_host = _curve(table, Part.PREFILL_HOST, _n_seqs)
+        is_graphed = bool(table.padding.prefill_tokens)
+        self._graphed_host = _curve(table, Part.GRAPHED_PREFILL_HOST, _n_seqs) if is_graphed else self._prefill_host
         self._decodes = _decode_curves(table)
         self._batches = sorted(self._decodes)
-        self._is_padded = table.about.get("decode_steps") == PADDED
         self._prompt_attention, self._pair_fs = _prefill_curves(table, self._others)
         self._shared_ns = _shared_ns(table, self._others)
         self._of_a_batch: dict[int, tuple[Curve, int]] = {}
@@ -124,7 +66,7 @@ class TableModel:
     def layer_ns(self, work: Work) -> int:
         """Device time of one layer."""
         if work.n_prefill_tokens:
-            return self._launched_ns(work)
+            return self._prefill_ns(work)
         curve, more_ns = self._batch(work.n_decode_seqs)
         if work.decode_context_tokens > curve.last:
             self._note(Part.DECODE_LAYER)
@@ -153,6 +95,8 @@ class TableModel:
 
     def host_ns(self, work: Work) -> int:
         """Time of the host beside the device: scheduling, inputs, outputs."""
+        if self._graphed_rows(work) is not None:
+            return self._read(Part.GRAPHED_PREFILL_HOST, self._graphed_host, work.n_prefill_seqs)
         if work.n_prefill_tokens:
             return self._read(Part.PREFILL_HOST, self._prefill_host, work.n_prefill_seqs + work.n_decode_seqs)
         host_ns = self._hosts_ns.get(work.n_decode_seqs)
@@ -162,9 +106,16 @@ class TableModel:
         return host_ns
 
     def _run_as(self, n_seqs: int) -> int:
-        """As many sequences as a decode step is padded to; itself if it is not, or is more than was measured."""
-        at = bisect_left(self._batches, n_seqs)
-        return self._batches[at] if self._is_padded and at < len(self._batches) else n_seqs
+        """As many sequences as a decode step is padded to; itself if it is not."""
+        sizes = self.table.padding.decode_seqs
+        at = bisect_left(sizes, n_seqs)
+        return sizes[at] if at < len(sizes) else n_seqs
+
+    def _graphed_rows(self, work: Work) -> int | None:
+        """As many tokens as a step of prefills alone is padded to; ``None`` for any other, or if no graph holds it."""
+        if work.n_decode_seqs or not work.n_prefill_tokens:
+            return None
+        return self.table.padding.prefill_rows(work.n_prefill_tokens, work.n_prefill_seqs)
 
     def _batch(self, n_seqs: int) -> tuple[Curve, int]:
         """Layer time of a decode step over its contexts, and what GEMMs beyond the largest measured one add."""
@@ -194,15 +145,19 @@ class TableModel:
             points.append((context * n_seqs // more, between_ns))
         return Curve(dict(points).items(), rising=True)
 
-    def _launched_ns(self, work: Work) -> int:
-        """A layer whose kernels are launched one by one."""
+    def _prefill_ns(self, work: Work) -> int:
+        """A layer of a step with prompts, from a graph or launched kernel by kernel."""
+        n_rows = self._graphed_rows(work)
+        if n_rows is not None:
+            return max(1, self._others(n_rows) + self._prompts_ns(work))
+        n_seqs = work.n_prefill_seqs + work.n_decode_seqs
         device_ns = self._read(Part.OTHERS, self._others, work.n_prefill_tokens + work.n_decode_seqs)
         device_ns += self._prompts_ns(work)
         if work.n_decode_seqs:
             curve, _ = self._batch(work.n_decode_seqs)
             without_ns = self._others(min(self._run_as(work.n_decode_seqs), self._batches[-1]))
             device_ns += max(0, curve(work.decode_context_tokens) - without_ns)
-        return max(1, device_ns, self._read(Part.LAUNCH, self._launch, work.n_prefill_seqs))
+        return max(1, device_ns, self._read(Part.LAUNCH, self._launch, n_seqs))
 
     def _prompts_ns(self, work: Work) -> int:
         """Attention of the prompts, taken as equally long: what they share once, the rest for each.
@@ -259,8 +214,9 @@ def _decode_curves(table: DeviceTable) -> dict[int, Curve]:
 def _prefill_curves(table: DeviceTable, others: Curve) -> tuple[Curve, Curve]:
     """Attention of a whole prompt over its tokens, and femtoseconds of a pair behind other tokens over the new ones."""
     timings = [timing for timing in _measured(table, Part.PREFILL_LAYER) if timing.n_seqs == 1]
-    whole_ns = {timing.n_tokens: timing.ns for timing in timings if not timing.context_tokens}
-    own = Curve((n_tokens, max(0, ns - others(n_tokens))) for n_tokens, ns in whole_ns.items())
+    whole = [timing for timing in timings if not timing.context_tokens]
+    whole_ns = {timing.n_tokens: timing.ns for timing in whole}
+    own = Curve((timing.n_tokens, max(0, attention_ns(table, others, timing))) for timing in whole)
     behind: dict[int, Point] = {}  # by new tokens the longest context: its slope is the surest
     for timing in sorted(timings, key=lambda each: each.context_tokens):
         if timing.context_tokens and timing.n_tokens in whole_ns:
@@ -274,15 +230,21 @@ def _prefill_curves(table: DeviceTable, others: Curve) -> tuple[Curve, Curve]:
     return own, Curve(behind.values())
 
 
+def attention_ns(table: DeviceTable, others: Curve, timing: Timing) -> int:
+    """What attention adds to a layer of a step of prefills, padded as it was."""
+    n_rows = table.padding.prefill_rows(timing.n_tokens, timing.n_seqs)
+    return timing.ns - others(timing.n_tokens if n_rows is None else n_rows)
+
+
 def _shared_ns(table: DeviceTable, others: Curve) -> int:
     """What prompts of one step have in common: their K and V are stored at once.
 
     So n prompts of one length take n times one of them, less n - 1 times this.
     """
     timings = [timing for timing in table.of(Part.PREFILL_LAYER) if not timing.context_tokens]
-    alone_ns = {each.n_tokens: each.ns - others(each.n_tokens) for each in timings if each.n_seqs == 1}
+    alone_ns = {each.n_tokens: attention_ns(table, others, each) for each in timings if each.n_seqs == 1}
     saved_ns = [
-        (n * alone_ns[each.n_tokens // n] - (each.ns - others(each.n_tokens))) // (n - 1)
+        (n * alone_ns[each.n_tokens // n] - attention_ns(table, others, each)) // (n - 1)
         for each in timings
         if (n := each.n_seqs) > 1 and each.n_tokens // n in alone_ns
     ]

@@ -61,5 +61,4 @@ def test_a_package_that_is_not_installed_is_told_with_its_mend(monkeypatch: pyte
     monkeypatch.setattr(doctor, "find_spec", nothing)
     assert doctor.torch_found().state is State.MISSING
     assert doctor.torch_found().mend == 'pip install "hbmlab[executor]"'
-    assert doctor.flashinfer().state is State.OPTIONAL
     assert [each.state for each in doctor.gpu()] == [State.MISSING]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from policies.types import ModelShape, Work
 from sim.compute.base import ComputeModel
 from sim.compute.fit import decode, prefill
-from traces.device_tables import PADDED, DeviceTable, Part, Timing
+from traces.device_tables import DeviceTable, Padding, Part, Timing
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (16, 128, 512, 2048)
@@ -19,7 +19,8 @@ TOGETHER = (64, 256)
 
 def sampled_from(model: ComputeModel, shape: ModelShape) -> DeviceTable:
     """What measuring ``model`` without noise gives, at the points above; nothing is bound by launches."""
-    return DeviceTable(shape=shape, about={"device": "made up", "decode_steps": PADDED}, timings=tuple(_timings(model)))
+    padding = Padding(decode_seqs=BUCKETS)
+    return DeviceTable(shape=shape, padding=padding, about={"device": "made up"}, timings=tuple(_timings(model)))
 
 
 def _timings(model: ComputeModel) -> Iterator[Timing]:
@@ -28,6 +29,7 @@ def _timings(model: ComputeModel) -> Iterator[Timing]:
             yield timing(Part.DECODE_LAYER, n, n, n * context, model.layer_ns(decode(n, n * context)))
         yield timing(Part.DECODE_HOST, n, n, 0, model.host_ns(decode(n, n)))
         yield timing(Part.PREFILL_HOST, n, n, 0, model.host_ns(decode(n, n)))
+        yield timing(Part.GRAPHED_PREFILL_HOST, n, n, 0, model.host_ns(decode(n, n)) // 2)
         yield timing(Part.HEAD, n, n, 0, model.head_ns(decode(n, n)))
         yield timing(Part.LAUNCH, n, n, 0, n)
     others_ns = _others_of(model)

@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 
 from bench.fit_roofline import read_machine, read_shape
 from policies.types import Work
+from sim.compute.curve import Curve
 from sim.compute.fit import decode, prefill
 from sim.compute.roofline import ModelRoofline
-from sim.compute.table import Curve, TableModel
+from sim.compute.table import TableModel
 from tests.sim.tables import BEHIND, BUCKETS, CONTEXTS, PROMPTS, behind, prompts, sampled_from, timing
-from traces.device_tables import DeviceTable, Part, read_table, write_table
+from traces.device_tables import Padding, Part, read_table, write_table
 
 OPT_13B = read_shape("opt_13b")
 H200 = ModelRoofline(read_machine(Path(__file__).parents[2] / "conf" / "hardware" / "h200_pcie.yaml"), OPT_13B)
 TABLE = sampled_from(H200, OPT_13B)
 MODEL = TableModel(TABLE)
+PADDED = replace(TABLE.padding, prefill_tokens=(64, 256, 1024), tokens_per_seq=8)
+GRAPHED = TableModel(replace(TABLE, padding=PADDED))
 
 points = st.dictionaries(st.integers(0, 10_000), st.integers(0, 10**9), min_size=1, max_size=8).map(
     lambda found: sorted(found.items())
@@ -106,7 +109,7 @@ def test_a_decode_step_is_padded_to_the_next_batch_that_was_measured() -> None:
 
 @given(st.integers(1, 64), st.integers(16, 2048))
 def test_where_steps_are_not_padded_they_take_what_lies_between_two_batches(n_seqs: int, context: int) -> None:
-    model = TableModel(replace(TABLE, about={}))
+    model = TableModel(replace(TABLE, padding=Padding()))
     layer_ns = model.layer_ns(decode(n_seqs, n_seqs * context))
     assert layer_ns == pytest.approx(H200.layer_ns(decode(n_seqs, n_seqs * context)), rel=0.02)
     assert layer_ns <= MODEL.layer_ns(decode(64, 64 * context))
@@ -129,10 +132,38 @@ def test_prompts_of_unequal_lengths_pay_for_their_pairs() -> None:
 def test_a_layer_is_not_done_before_the_host_has_launched_it() -> None:
     slow = [replace(each, ns=10**9 * each.n_seqs) for each in TABLE.of(Part.LAUNCH)]
     others = [each for each in TABLE.timings if each.part is not Part.LAUNCH]
-    bound = TableModel(replace(TABLE, timings=(*others, *slow)))
-    assert bound.layer_ns(prefill(256)) == 10**9
-    assert bound.layer_ns(prompts([(16, 0)] * 4)) == 4 * 10**9
-    assert bound.layer_ns(decode(4, 100)) == MODEL.layer_ns(decode(4, 100)), "a graph needs no such launches"
+    bound = TableModel(replace(TABLE, padding=PADDED, timings=(*others, *slow)))
+    assert bound.layer_ns(prefill(1025)) == 10**9
+    assert bound.layer_ns(replace(prefill(16), n_decode_seqs=3, decode_context_tokens=99)) == 4 * 10**9
+    assert bound.layer_ns(prefill(1024)) == GRAPHED.layer_ns(prefill(1024)), "a graph needs no such launches"
+    assert bound.layer_ns(decode(4, 100)) == GRAPHED.layer_ns(decode(4, 100))
+
+
+def test_a_step_of_prefills_is_padded_to_the_next_graph_that_holds_its_tokens_and_sequences() -> None:
+    nothing_seen = {n: replace(prefill(n), prefill_pairs=0) for n in PROMPTS}
+    attention_ns = {n: H200.layer_ns(prefill(n)) - H200.layer_ns(nothing_seen[n]) for n in PROMPTS}
+    for n_rows in PADDED.prefill_tokens:
+        assert GRAPHED.layer_ns(prefill(n_rows)) == pytest.approx(H200.layer_ns(prefill(n_rows)), abs=1)
+    padded_ns = H200.layer_ns(nothing_seen[256]) + attention_ns[64]
+    assert GRAPHED.layer_ns(prefill(65)) == pytest.approx(padded_ns, rel=0.01)
+    assert GRAPHED.layer_ns(prompts([(2, 0)] * 9)) >= H200.layer_ns(nothing_seen[256]), "9 sequences want 72 rows"
+    assert GRAPHED.layer_ns(prefill(1536)) == MODEL.layer_ns(prefill(1536))
+
+
+def test_beside_decodes_or_beyond_the_largest_graph_prefills_are_not_padded() -> None:
+    mixed = replace(prefill(65), n_decode_seqs=1, decode_context_tokens=16)
+    assert GRAPHED.layer_ns(mixed) == MODEL.layer_ns(mixed)
+    assert GRAPHED.host_ns(mixed) == H200.host_ns(decode(2, 2))
+    assert GRAPHED.host_ns(prefill(1025)) == H200.host_ns(decode(1, 1))
+    assert GRAPHED.host_ns(prefill(1024)) == H200.host_ns(decode(1, 1)) // 2
+
+
+@given(st.integers(1, 2000), st.integers(1, 200))
+def test_padding_is_the_least_that_holds_tokens_and_sequences(n_tokens: int, n_seqs: int) -> None:
+    n_rows = PADDED.prefill_rows(n_tokens, n_seqs)
+    fitting = [each for each in PADDED.prefill_tokens if each >= n_tokens and each // 8 >= n_seqs]
+    assert n_rows == min(fitting, default=None)
+    assert Padding().prefill_rows(n_tokens, n_seqs) is None
 
 
 def test_decodes_beside_prompts_add_their_attention() -> None:
@@ -149,6 +180,8 @@ def test_any_step_takes_whole_positive_nanoseconds(work: Work) -> None:
         work = replace(work, n_prefill_seqs=0, prefill_pairs=0)
     assert MODEL.layer_ns(work) >= 1
     assert min(MODEL.head_ns(work), MODEL.host_ns(work)) >= 0
+    assert GRAPHED.layer_ns(work) >= 1
+    assert GRAPHED.host_ns(work) >= 0
 
 
 def test_beyond_what_was_measured_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,9 +200,9 @@ def test_beyond_what_was_measured_it_says_so_once(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
-    path = write_table(tmp_path, TABLE)
+    path = write_table(tmp_path, GRAPHED.table)
     assert path.name == "opt_13b.csv"
-    assert read_table(tmp_path, OPT_13B) == TABLE
+    assert read_table(tmp_path, OPT_13B) == GRAPHED.table
 
 
 def test_a_model_that_was_not_measured_is_refused_with_what_was(tmp_path: Path) -> None:
@@ -190,7 +223,7 @@ def test_a_table_of_another_model_of_that_name_is_refused(tmp_path: Path) -> Non
         (("1,1,16,", "1,one,16,"), "line 3: invalid literal"),
         (("decode_layer", "decode_lair"), "line 3: 'decode_lair' is not a valid Part"),
         (("n_samples", "samples"), "the columns are"),
-        (('"schema_version": 1', '"schema_version": 9'), "schema version 9"),
+        (('"schema_version": 2', '"schema_version": 9'), "schema version 9"),
         (("# {", "{{"), "line 1 is not the comment"),
     ],
 )
@@ -202,7 +235,7 @@ def test_a_faulty_table_is_refused_with_its_line(tmp_path: Path, spoiled: tuple[
 
 
 def test_a_table_without_a_part_is_refused() -> None:
-    without = DeviceTable(shape=OPT_13B, about={}, timings=[each for each in TABLE.timings if each.part != Part.LAUNCH])
+    without = replace(TABLE, timings=[each for each in TABLE.timings if each.part != Part.LAUNCH])
     with pytest.raises(ValueError, match="has no launch"):
         TableModel(without)
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +17,12 @@ from omegaconf import OmegaConf
 from bench.fit_roofline import read_machine, read_shape
 from conf.cli import Refused
 from conf.profile import TINY_MODELS, main
+from executor.models.prefill_buffers import prefill_bucket_of
+from executor.models.step import Row
+from executor.profiling.grid import GRAPHED, WHOLE
 from executor.profiling.steps import ragged
-from executor.profiling.stopwatch import Size, timing
+from executor.profiling.stopwatch import Size, Stopwatch, timing
+from executor.transfer.streams import HostStreams
 from sim.compute.fit import decode, prefill
 from sim.compute.roofline import ModelRoofline
 from sim.compute.table import TableModel
@@ -29,7 +35,7 @@ CONF = Path(__file__).parents[3] / "conf"
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``profile --quick`` leaves: seconds on a CPU."""
     out = tmp_path_factory.mktemp("profile")
-    assert main(["--quick", "--out", str(out), "--name", "here"]) == 0
+    assert main(["--quick", "--out", str(out), "--name", "here", "--archive", str(out / "all.tgz")]) == 0
     return out
 
 
@@ -46,7 +52,8 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def test_every_part_was_measured(table: DeviceTable) -> None:
-    assert {each.part for each in table.timings} == set(Part) - {Part.EVEN_DECODE_STEP}, "64 x 1024 is not tiny"
+    not_tiny, of_a_gpu = {Part.EVEN_DECODE_STEP}, {Part.GRAPHED_LAUNCH, Part.GRAPHED_PREFILL_HOST}
+    assert {each.part for each in table.timings} == set(Part) - not_tiny - of_a_gpu
     assert all(each.ns > 0 for each in table.timings if each.part is not Part.LAUNCH)
 
 
@@ -101,6 +108,13 @@ def test_what_is_the_devices_own_is_kept_beside_the_tables(measured: Path) -> No
     assert {check["model"] for check in kept["checks"]} == {"tiny-opt", "tiny-llama"}
 
 
+def test_all_of_it_is_in_one_archive_too(measured: Path, tmp_path: Path) -> None:
+    with tarfile.open(measured / "all.tgz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    written = {path.relative_to(measured): path.read_bytes() for path in measured.rglob("*.*") if path.suffix != ".tgz"}
+    assert {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")} == written
+
+
 def test_a_simulation_runs_with_the_profile(measured: Path, tmp_path: Path) -> None:
     from hydra import compose, initialize_config_module
 
@@ -125,8 +139,6 @@ def test_a_simulation_runs_with_the_profile(measured: Path, tmp_path: Path) -> N
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
-    import torch
-
     if torch.cuda.is_available() and "cuda" in arguments:
         pytest.skip("this machine has a GPU")
     with pytest.raises(Refused) as refused:
@@ -147,6 +159,25 @@ def test_a_model_of_ones_own_is_named_by_its_file(tmp_path: Path) -> None:
     assert main(["--quick", "--model", str(path), "--out", str(tmp_path)]) == 0
     own = read_table(tmp_path / "tables" / "memfd", replace(read_shape("tiny_opt"), name="mine"))
     assert own.about["command"] == "python -m executor profile --model mine --quick"
+
+
+@given(st.lists(st.integers(2, 400), min_size=1, max_size=150))
+def test_the_simulator_pads_prefills_as_the_executor_does(prompts: list[int]) -> None:
+    rows = [Row(token_ids=range(n_tokens), n_before=0, blocks=()) for n_tokens in prompts]
+    assert GRAPHED.prefill_rows(sum(prompts), len(prompts)) == prefill_bucket_of(rows)
+
+
+def test_what_graphs_hold_is_measured_at_every_size() -> None:
+    assert set(GRAPHED.decode_seqs) <= {*WHOLE.batches} & {*WHOLE.tokens}
+    assert set(GRAPHED.prefill_tokens) <= {*WHOLE.prompts} & {*WHOLE.tokens}
+    assert GRAPHED.prefill_rows(WHOLE.n_eager_tokens, 1) is None
+
+
+def test_repetitions_that_agree_are_not_gone_on_with() -> None:
+    stopwatch = Stopwatch(HostStreams(), torch.device("cpu"), n_repeats=6)
+    steady, restless = iter([50, 100, 101, 100]), iter([50, 100, 120, 100, 120, 100, 120])
+    assert stopwatch.repeated(lambda: next(steady)) == [100, 101, 100]
+    assert len(stopwatch.repeated(lambda: next(restless))) == 6
 
 
 @given(st.integers(1, 300), st.integers(1, 4096), st.integers(0, 4096))
