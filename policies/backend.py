@@ -19,9 +19,9 @@ class Change:
     ops: tuple[Op, ...]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Batch:
-    """One step to run, perhaps several times over. Read only; not frozen, as many are made.
+    """One step to run, perhaps several times over. Read only; not frozen nor by keyword, as many are made.
 
     Attributes:
         work: integer aggregates of the first step.
@@ -41,9 +41,9 @@ class Batch:
         return [*((prefill.seq, prefill.n_tokens) for prefill in self.prefills), *((seq, 1) for seq in self.decodes)]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class StepReport:
-    """A submission that has finished: one entry a step in each list. Read only; not frozen, as many are made.
+    """A submission that has finished: one entry a step in each list. Read only, made like ``Batch``.
 
     Attributes:
         start_ns: when its first step started.

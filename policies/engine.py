@@ -25,7 +25,9 @@ from policies.serving.tenancy import TemporalSharing
 from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
 
-NEVER_NS = 2**62
+NEVER = 2**62
+
+DROPPED = State.DROPPED  # looked up once: an enum's attributes are slow
 
 MANY_STEPS = 1000
 """Steps without a token after which the loop begins to ask whether one will ever come."""
@@ -81,16 +83,15 @@ class Engine:
         self._backend = backend
         self._journal = journal
         self._leaps = leaps
-        self._max_steps = max_steps
+        self._max_steps = NEVER if max_steps is None else max_steps
         self._gives_up = gives_up
         self._use_every_ns = use_every_ns
-        self._next_use_ns = 0 if use_every_ns else NEVER_NS
-        self._n_in_flight = 0
+        self._next_use_ns = 0 if use_every_ns else NEVER
         self._current: int | None = None
         self._turn_began_ns = 0
         self._last_progress_step = 0
         self._next: Arrival | None = None
-        self._next_ns = NEVER_NS
+        self._next_ns = NEVER
         self._ledger = ledger
         self._progress = [Progress(lane, truth, journal) for lane in lanes]
         self._relief = Relief(
@@ -118,24 +119,26 @@ class Engine:
         while True:
             if self._next_ns <= backend.now_ns:
                 self._take(arrivals)
-            if self._max_steps is not None and self.n_steps >= self._max_steps:
+            if self.n_steps >= self._max_steps:
                 return Outcome.STOPPED
-            if self._n_in_flight:
-                report = backend.advance(None)
-                assert report is not None, "a submission is in flight"
-                self._finish(self._lanes[report.lane], report)
-            elif self._gives_up and self._next is None and self._spins():
+            if self._next is None and self._gives_up and self._spins():
                 return Outcome.STUCK
-            elif not self._start():
-                if self._next is None:
-                    return Outcome.STUCK if any(lane.has_work for lane in self._lanes) else Outcome.DONE
+            lane = self._start()
+            if lane is not None:
+                if lane.in_flight is not None:
+                    report = backend.advance(None)
+                    assert report is not None, "a submission is in flight"
+                    self._finish(lane, report)
+            elif self._next is not None:
                 self._rest()
                 backend.advance(self._next_ns)
                 self._relief.publish_landed()
+            else:
+                return Outcome.STUCK if any(lane.scheduler.has_work() for lane in self._lanes) else Outcome.DONE
 
     def _expect(self, arrival: Arrival | None) -> None:
         self._next = arrival
-        self._next_ns = NEVER_NS if arrival is None else arrival.request.arrival_ns
+        self._next_ns = NEVER if arrival is None else arrival.request.arrival_ns
 
     def _take(self, arrivals: Iterator[Arrival]) -> None:
         now_ns = self._backend.now_ns
@@ -164,22 +167,22 @@ class Engine:
             return False
         return n_steps > sum(seq.n_tokens for lane in self._lanes for seq in lane.scheduler.live())
 
-    def _start(self) -> bool:
-        """Let the lane whose turn it is compose and submit a step; try the others if it cannot."""
+    def _start(self) -> Lane | None:
+        """Let the lane whose turn it is compose and submit a step, or the others if it cannot; the one that did."""
         while (lane := self._choose()) is not None:
             if self._ledger.anything_lent:
                 self._relief.consult(lane, Ask.EASE)
             if self._compose(lane):
-                return True
+                return lane
             lane.blocked = True
-        return False
+        return None
 
     def _choose(self) -> Lane | None:
-        ready = [lane.is_ready for lane in self._lanes]
-        if ready == [True] and self._current == 0:
-            return self._lanes[0]
+        lanes = self._lanes
+        if len(lanes) == 1 and self._current == 0:  # there is nobody to take turns with
+            return lanes[0] if lanes[0].is_ready() else None
         now_ns = self._backend.now_ns
-        chosen = self._tenancy.choose(self._current, now_ns - self._turn_began_ns, ready)
+        chosen = self._tenancy.choose(self._current, now_ns - self._turn_began_ns, [lane.is_ready() for lane in lanes])
         if chosen is None:
             return None
         lane = self._lanes[chosen]
@@ -203,26 +206,33 @@ class Engine:
 
     def _compose(self, lane: Lane) -> bool:
         """Compose a step of the lane and submit it; whether anything happened, be it only that room was made."""
-        scheduler, now_ns, index = lane.scheduler, self._backend.now_ns, lane.index
+        scheduler, now_ns = lane.scheduler, self._backend.now_ns
         if lane.asked:
             lane.asked.clear()
-        step = scheduler.compose(now_ns, self._grants[index])
-        self._journal.composed(index, now_ns, step, scheduler)
-        runs = step.runs
-        retired = (scheduler.is_async or not runs) and self._retire(lane)
+        step = scheduler.compose(now_ns, self._grants[lane.index])
+        self._journal.composed(lane.index, now_ns, step, scheduler)
         lane.n_swapped_out += step.n_swapped_out
-        if not runs:
-            self.n_steps += step.acted
-            self._drain(lane)
-            return retired or step.acted
-        self._progress[index].begin(step)
+        if step.decodes or step.prefills:
+            if scheduler.is_async:
+                self._retire(lane)
+            self._submit(lane, step)
+            return True
+        retired = self._retire(lane)
+        self.n_steps += step.acted
+        self._drain(lane)
+        return retired or step.acted
+
+    def _submit(self, lane: Lane, step: Step) -> None:
+        if step.joined:
+            self._progress[lane.index].joined(step)
         batch = batch_of(step, lane.n_swapped_out, lane.block_bytes)
         lane.n_swapped_out = 0
-        lane.in_flight = (step, batch)
-        self._n_in_flight += 1
+        lane.in_flight = step, batch
         n_steps = self._n_repeats(lane, step) if self._leaps and not step.prefills else 1
-        self._backend.submit(index, batch, n_steps, self._stop_ns())
-        return True
+        stop_ns = self._next_ns if self._next_ns < self._next_use_ns else self._next_use_ns
+        if len(self._lanes) > 1 and self._is_contested():
+            stop_ns = min(stop_ns, self._turn_began_ns + self._tenancy.quantum_ns)
+        self._backend.submit(lane.index, batch, n_steps, stop_ns)
 
     def _n_repeats(self, lane: Lane, step: Step) -> int:
         """Steps for which nothing can change: no finish, no block missing, no question due.
@@ -230,35 +240,29 @@ class Engine:
         Asynchronously the step behind a finish is still the same: it was composed before the stop check.
         """
         n_steps = self._progress[lane.index].n_to_next_end(step)
-        if step.pace is not None:
-            n_steps += lane.scheduler.is_async
-        for ask in lane.asked:
-            n_steps = min(n_steps, lane.quiet_until.get(ask, 0) - self.n_steps)
-        if self._ledger.anything_lent:
-            n_steps = min(n_steps, lane.quiet_until.get(Ask.EASE, 0) - self.n_steps)
-        if self._max_steps is not None:
-            n_steps = min(n_steps, self._max_steps - self.n_steps)
+        if step.pace is not None and lane.scheduler.is_async:
+            n_steps += 1
+        if lane.asked or self._ledger.anything_lent:
+            n_steps = min(n_steps, self._n_quiet(lane))
+        if n_steps > self._max_steps - self.n_steps:
+            n_steps = self._max_steps - self.n_steps
         return 1 if n_steps <= 1 else lane.scheduler.n_repeats(step, n_steps)
 
-    def _stop_ns(self) -> int:
-        """When a submission must stop to look around: to tell the use of HBM, at the next arrival, at the end of
-        a contested turn."""
-        stop_ns = self._next_ns if self._next_ns < self._next_use_ns else self._next_use_ns
-        if self._is_contested():
-            stop_ns = min(stop_ns, self._turn_began_ns + self._tenancy.quantum_ns)
-        return stop_ns
+    def _n_quiet(self, lane: Lane) -> int:
+        """Steps before the policy is asked again what it has been asked for the present one."""
+        asks = {*lane.asked, Ask.EASE} if self._ledger.anything_lent else lane.asked
+        return min(lane.quiet_until.get(ask, 0) for ask in asks) - self.n_steps
 
     def _is_contested(self) -> bool:
         """Whether another model than the one whose turn it is could run."""
         lanes = self._lanes
-        return len(lanes) > 1 and any(lane.index != self._current and lane.is_ready for lane in lanes)
+        return any(lane.index != self._current and lane.is_ready() for lane in lanes)
 
     def _finish(self, lane: Lane, report: StepReport) -> None:
         """Account a finished submission: tokens, measurements, ends, landed loads."""
         assert lane.in_flight is not None
         step, batch = lane.in_flight
         lane.in_flight = None
-        self._n_in_flight -= 1
         self._journal.ran(lane.index, batch, report)
         self._account(lane, step, report)
         if not lane.scheduler.is_async:
@@ -273,33 +277,37 @@ class Engine:
             self._relief.publish_use()
 
     def _account(self, lane: Lane, step: Step, report: StepReport) -> None:
-        """Give sequences their tokens. Asynchronously the last step may be the one behind a finish: see ``_n_repeats``."""
+        """Give sequences their tokens; the last step may be the one behind a finish (see ``_n_repeats``)."""
         progress, n_steps = self._progress[lane.index], len(report.ends_ns)
-        self.n_steps += n_steps
-        lane.last_active_step = self.n_steps
-        n_to_end = n_steps if step.pace is None or n_steps == 1 else min(n_steps, progress.n_to_next_end(step))
+        n_to_end = n_steps
+        if n_steps > 1 and step.pace is not None:
+            n_to_end = min(n_steps, progress.n_to_next_end(step))
+        self.n_steps += n_to_end
         if progress.enter(step, report, n_to_end):
             self._last_progress_step = self.n_steps
         if n_to_end < n_steps:
             lane.scheduler.compose_again(step)
             self._retire(lane, report.ends_ns[-2])
-            progress.enter_behind(step, report)
+            self.n_steps += 1
+            if progress.enter_behind(step, report):
+                self._last_progress_step = self.n_steps
+        lane.last_active_step = self.n_steps
 
     def _retire(self, lane: Lane, at_ns: int | None = None) -> bool:
         """Run the stop checks that are due, now or (looking back) then; whether any request finished or was dropped."""
-        finished = lane.scheduler.retire()
-        if finished:
-            self._gone(lane, finished, self._backend.now_ns if at_ns is None else at_ns)
-        return bool(finished)
+        gone = lane.scheduler.retire()
+        if gone:
+            self._gone(lane, gone, self._backend.now_ns if at_ns is None else at_ns)
+        return bool(gone)
 
     def _drain(self, lane: Lane) -> None:
         """Hear of the last requests: nothing will be composed after which their checks would come."""
-        if not lane.has_work:
+        if not lane.scheduler.has_work():
             self._retire(lane)
 
     def _gone(self, lane: Lane, seqs: Seq[Sequence], at_ns: int) -> None:
         for seq in seqs:
-            seq.finish_ns = at_ns if seq.state is State.DROPPED else seq.last_token_ns
+            seq.finish_ns = at_ns if seq.state is DROPPED else seq.last_token_ns
             self._truth.forget(seq)
         self._journal.retired(lane.index, at_ns, seqs, lane.scheduler)
         self._relief.blocks_became_free()

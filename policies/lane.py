@@ -69,41 +69,22 @@ class Lane:
     n_swapped_out: int = 0
     blocked: bool = False
 
-    @property
-    def has_work(self) -> bool:
-        """Whether any request waits, runs or is swapped out."""
-        return self.scheduler.n_live > 0
-
-    @property
     def is_ready(self) -> bool:
         """Whether it could take its turn."""
-        return not self.blocked and self.scheduler.n_live > 0
+        return not self.blocked and self.scheduler.has_work()
 
 
 def batch_of(step: Step, n_swapped_out: int, block_bytes: int) -> Batch:
     """Add up what a composed step computes, and the blocks that cross the link before it."""
-    prefills, n_decode = step.prefills, len(step.decodes)
-    n_contexts = step.n_context_tokens
+    prefills, decodes = step.prefills, step.decodes
+    n_decode, n_contexts = len(decodes), step.n_context_tokens
     if n_contexts is None:
-        n_contexts = sum(seq.n_tokens for seq in step.decodes)
+        n_contexts = sum([seq.n_tokens for seq in decodes]) if decodes else 0
     n_prefill_tokens = pairs = n_sampled = 0
     for prefill in prefills:
         before = prefill.seq.n_computed + prefill.n_cached
         pairs += prefill.n_tokens * (2 * before + prefill.n_tokens + 1) // 2
         n_prefill_tokens += prefill.n_tokens
         n_sampled += prefill.samples
-    work = Work(
-        n_prefill_tokens=n_prefill_tokens,
-        n_prefill_seqs=len(prefills),
-        prefill_pairs=pairs,
-        n_decode_seqs=n_decode,
-        decode_context_tokens=n_contexts,
-        n_sampled=n_decode + n_sampled,
-    )
-    return Batch(
-        work=work,
-        prefills=prefills,
-        decodes=step.decodes,
-        swap_out_bytes=n_swapped_out * block_bytes,
-        swap_in_bytes=step.n_swapped_in * block_bytes,
-    )
+    work = Work(n_prefill_tokens, len(prefills), pairs, n_decode, n_contexts, n_decode + n_sampled)
+    return Batch(work, prefills, decodes, n_swapped_out * block_bytes, step.n_swapped_in * block_bytes)

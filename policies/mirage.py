@@ -111,10 +111,12 @@ class Mirage:
             model = view.models[lender]
             if not self._may_lend_from(model) or not view.models[view.asker].blocks_per_home[lender]:
                 continue
+            if not self._within_cap(model, len(model.residency.loans) + 1):
+                continue
             target = self._one_more(model, view.asker)
             if target is None:
                 continue
-            if not self._within_cap(model, target):
+            if not model.is_active and self.inactive_bound == "no_stall" and not _runs_without_stall(model, target):
                 continue
             if model.is_active and not self._within_active_bound(model, target):
                 refusal = Reason.WOULD_STALL
@@ -144,20 +146,14 @@ class Mirage:
             return (1, 2)
         return (slots_to_use(self.slots, n_remapped, self.slot_threshold, 0, 0),)
 
-    def _within_cap(self, model: ModelView, target: Target) -> bool:
-        n_remapped = len(target.loans)
+    def _within_cap(self, model: ModelView, n_remapped: int) -> bool:
+        """Whether the model may lend so many layers, whichever they are."""
         if n_remapped > hard_cap(model.residency.n_layers, self.max_remapped_fraction):
             return False
-        if model.is_active:
+        if model.is_active or self.inactive_bound != "prefill":
             return True
-        match self.inactive_bound:
-            case "cap":
-                return True
-            case "prefill":
-                estimate_ns = model.weights_ns if model.prefill_ns is None else model.prefill_ns
-                return fits_the_papers_bound(n_remapped, model.fetch_ns, estimate_ns)
-            case "no_stall":
-                return _runs_without_stall(model, target)
+        estimate_ns = model.weights_ns if model.prefill_ns is None else model.prefill_ns
+        return fits_the_papers_bound(n_remapped, model.fetch_ns, estimate_ns)
 
     def _within_active_bound(self, model: ModelView, target: Target) -> bool:
         match self.active_bound:

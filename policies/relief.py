@@ -5,7 +5,7 @@ This is the only place where a policy is asked and where its answer takes effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
@@ -16,12 +16,12 @@ from policies.journal import HbmUse, Journal
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
 from policies.memory.ops import Lend, MoveBlocks, Op, Withdraw
-from policies.memory.residency import Loan, Target
+from policies.memory.residency import Target
 from policies.policy import Policy
 from policies.serving.blocks import BlockPool
-from policies.serving.sequence import State
-from policies.types import NS_PER_S, HardwareProfile
-from policies.view import Ask, MemoryView, ModelView, RangeView, RequestView
+from policies.types import HardwareProfile
+from policies.view import Ask, MemoryView
+from policies.views import Views
 
 
 class Clock(Protocol):
@@ -52,10 +52,12 @@ class Relief:
         self._hardware = hardware
         self._journal = journal
         self._clock = clock
+        self._views = Views(lanes, ledger, hardware, shows_requests=policy.needs_requests)
         self._policy_memory: object = None
         self._refused: tuple[Target, ...] | None = None
         self._changes_at_ns: int = 0
         self._n_changes = 0
+        self._most_changes = 4 * sum(lane.shape.n_layers for lane in lanes)
 
     def grant(self, lane: Lane, n_short_blocks: int, ask: Ask) -> int:
         """Answer a scheduler that lacks blocks: how many were added to its pool."""
@@ -114,7 +116,7 @@ class Relief:
         now_ns = self._backend.now_ns
         if now_ns != self._changes_at_ns:
             self._changes_at_ns, self._n_changes = now_ns, 0
-        return self._n_changes >= 4 * sum(lane.shape.n_layers for lane in self._lanes)
+        return self._n_changes >= self._most_changes
 
     def _hear_again(self) -> None:
         for lane in self._lanes:
@@ -201,62 +203,11 @@ class Relief:
             asker=lane.index,
             n_short_blocks=n_short_blocks,
             hardware=self._hardware,
-            models=tuple(self._model_view(each) for each in self._lanes),
-            ranges=tuple(
-                self._range_view(lender, loan)
-                for lender, residency in enumerate(self._ledger.residencies)
-                for loan in residency.loans
-            ),
+            models=self._views.models(self._clock.active),
+            ranges=self._views.ranges(),
             policy_memory=self._policy_memory,
             refused=self._refused,
         )
-
-    def _range_view(self, lender: int, loan: Loan) -> RangeView:
-        lane = self._lanes[loan.borrower]
-        return RangeView(
-            lender=lender,
-            home=loan.home,
-            borrower=loan.borrower,
-            n_blocks=lane.layout.blocks_per_home[lender],
-            n_referenced=lane.scheduler.pool.n_referenced((lender, loan.home)),
-        )
-
-    def _model_view(self, lane: Lane) -> ModelView:
-        scheduler, shape = lane.scheduler, lane.shape
-        pool, n_running = scheduler.pool, scheduler.n_running
-        return ModelView(
-            shape=shape,
-            residency=self._ledger.residencies[lane.index],
-            priority=lane.priority,
-            is_active=lane.index in self._clock.active,
-            last_active_step=lane.last_active_step,
-            n_waiting=scheduler.n_waiting,
-            n_running=n_running,
-            n_base_blocks=pool.n_base,
-            n_blocks=pool.n_blocks,
-            n_free_blocks=pool.n_free,
-            blocks_per_home=lane.layout.blocks_per_home,
-            fetch_ns=self._hardware.link.fetch_ns(shape.layer_bytes),
-            decode_ns=lane.estimates.decode_ns(n_running),
-            rest_ns=lane.estimates.rest_ns(n_running),
-            prefill_ns=lane.estimates.prefill_ns,
-            weights_ns=shape.n_layers * shape.layer_bytes * NS_PER_S // self._hardware.hbm_bytes_per_s,
-            requests=tuple(self._request_views(lane)) if self._policy.needs_requests else (),
-        )
-
-    def _request_views(self, lane: Lane) -> Iterator[RequestView]:
-        pool = lane.scheduler.pool
-        for seq in lane.scheduler.live():
-            if seq.state is not State.RUNNING:
-                continue
-            homes = {pool.range_of(block) for block in seq.blocks} - {None}
-            yield RequestView(
-                request_id=seq.request.request_id,
-                n_prompt_tokens=seq.request.n_prompt_tokens,
-                n_output_tokens=seq.n_output,
-                max_output_tokens=seq.request.max_output_tokens,
-                ranges=tuple(sorted(home for home in homes if home is not None)),
-            )
 
     def _use(self, lane: Lane) -> HbmUse:
         residency, pool = self._ledger.residencies[lane.index], lane.scheduler.pool

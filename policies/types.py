@@ -104,9 +104,9 @@ class HardwareProfile:
                 raise ValueError(f"hardware {self.name}: {field}={getattr(self, field)} must be positive")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Request:
-    """What a server knows of a request when it arrives.
+    """What a server knows of a request when it arrives. Read only; not frozen nor by keyword, as many are made.
 
     ``max_output_tokens`` is declared; how many tokens will really come is known to
     nobody but the engine. ``prompt`` names the content as (stream, n_tokens) pieces,
@@ -131,9 +131,9 @@ class Request:
             raise ValueError(f"request {self.request_id}: prompt pieces do not add up to {self.n_prompt_tokens}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Arrival:
-    """A request together with the truth that only the engine may read."""
+    """A request together with the truth that only the engine may read. Read only, made like ``Request``."""
 
     request: Request
     n_output_tokens: int
@@ -146,11 +146,11 @@ class Arrival:
             )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Work:
     """What one step computes, as integers that add up: all that a compute model may read.
 
-    Read only; not frozen, as many are made.
+    Read only; not frozen nor by keyword, as many are made.
 
     A decode step repeated k times differs only in ``decode_context_tokens``, which
     grows by ``n_decode_seqs`` a step.

@@ -104,30 +104,18 @@ class SimBackend:
         if n_steps > 1 and batch.work.n_prefill_tokens:
             raise ValueError(f"lane {lane}: a batch with prefill tokens cannot repeat")
         self._busy.add(lane)
-        start_ns = self.now_ns
-        mapped_ns = self._mapped(start_ns)
+        start_ns = mapped_ns = self.now_ns
+        if self._remap_ns or self._fence_ns > start_ns:
+            mapped_ns = max(start_ns, self._fence_ns) + self._remap_ns
+            self._remap_ns = 0
         ready_ns = mapped_ns
         if batch.swap_out_bytes or batch.swap_in_bytes:
             ready_ns = self._swap(batch, mapped_ns)
         for landing in self._landings:
             stop_ns = min(stop_ns, landing.copy.end_ns)
-        work, compute = batch.work, self._computes[lane]
-        host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
-        if n_steps > 1:
-            n_steps = self._n_begun(lane, work, host_ns + head_ns, stop_ns - ready_ns, n_steps)
-        layers_ns = compute.repeated_layer_ns(work, n_steps)
-        ends_ns, compute_ns, stall_ns = self._pipelines[lane].steps(ready_ns, layers_ns, host_ns, head_ns, stop_ns)
-        report = StepReport(
-            lane=lane,
-            start_ns=start_ns,
-            ends_ns=ends_ns,
-            compute_ns=compute_ns,
-            stall_ns=stall_ns,
-            rest_ns=[host_ns + head_ns] * len(ends_ns),
-            swap_ns=ready_ns - mapped_ns,
-            remap_ns=mapped_ns - start_ns,
-        )
-        simpy.Timeout(self._env, ends_ns[-1] - start_ns, report).callbacks.append(self._finish)
+        ran = self._steps(lane, batch.work, n_steps, ready_ns, stop_ns)
+        report = StepReport(lane, start_ns, *ran, ready_ns - mapped_ns, mapped_ns - start_ns)
+        simpy.Timeout(self._env, report.ends_ns[-1] - start_ns, report).callbacks.append(self._finish)
 
     def _finish(self, event: simpy.Event) -> None:
         self._finished = cast("StepReport", event.value)
@@ -139,8 +127,9 @@ class SimBackend:
         env = self._env
         while self._finished is None and (until_ns is None or env.peek() <= until_ns):
             env.step()
-        report, self._finished = self._finished, None
+        report = self._finished
         if report is not None:
+            self._finished = None
             self._busy.remove(report.lane)
             self.now_ns = report.ends_ns[-1]
             return report
@@ -159,12 +148,6 @@ class SimBackend:
         done.sort(key=lambda landing: landing.copy.end_ns)
         return tuple((landing.model, landing.layer) for landing in done)
 
-    def _mapped(self, at_ns: int) -> int:
-        """When the mappings that have been changed are in force."""
-        ready_ns = max(at_ns, self._fence_ns) + self._remap_ns
-        self._remap_ns = 0
-        return ready_ns
-
     def _swap(self, batch: Batch, at_ns: int) -> int:
         """Put swapped KV on the link; when it has crossed. vLLM 0.7.3 swaps before it computes."""
         copies: list[Copy] = []
@@ -174,7 +157,18 @@ class SimBackend:
             copies.append(self._link.h2d(batch.swap_in_bytes, at_ns))
         return max([at_ns, *(copy.end_ns for copy in copies)])  # both requested: one may postpone the other
 
-    def _n_begun(self, lane: int, work: Work, rest_ns: int, within_ns: int, n_steps: int) -> int:
-        """How many of the steps can begin within so long: later ones are no shorter than the first."""
-        first_ns = self._shapes[lane].n_layers * self._computes[lane].layer_ns(work) + rest_ns
-        return min(n_steps, max(0, within_ns) // (first_ns or 1) + 1)
+    def _steps(
+        self, lane: int, work: Work, n_steps: int, start_ns: int, stop_ns: int
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Ends, device times of the layers, stalls and rests of the steps, as far as ``stop_ns``."""
+        compute = self._computes[lane]
+        host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
+        rest_ns = host_ns + head_ns
+        if n_steps > 1:  # later steps are no shorter than the first, so more cannot begin before stop_ns
+            first_ns = self._shapes[lane].n_layers * compute.layer_ns(work) + rest_ns
+            n_begun = max(0, stop_ns - start_ns) // (first_ns or 1) + 1
+            if n_begun < n_steps:
+                n_steps = n_begun
+        layers_ns = compute.repeated_layer_ns(work, n_steps)
+        ends_ns, compute_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
+        return ends_ns, compute_ns, stalls_ns, [rest_ns] * len(ends_ns)

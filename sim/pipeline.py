@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import add
 
 from policies.memory.slots import Homes
 from sim.link import Copy, Link
@@ -80,7 +81,7 @@ class Pipeline:
         Returns:
             For each step when it ends, the device time of its layers, and for how long they waited for their weights.
         """
-        if self._homes.cycling or self._link.slows:
+        if self._homes.cycling or (self._link.may_slow and self._link.slows):
             return self._steps_beside_copies(start_ns, layers_ns, before_ns, after_ns, stop_ns)
         n_layers, rest_ns, now_ns = len(self._layer_bytes), before_ns + after_ns, start_ns
         ends_ns: list[int] = []
@@ -123,31 +124,36 @@ class Pipeline:
         n_layers = len(self._layer_bytes)
         is_equal = isinstance(layer_ns, int)
         done_ns = range(0, (n_layers + 1) * layer_ns, layer_ns) if is_equal else [0, *accumulate(layer_ns)]
+        until = self._link.compute_until if self._link.may_slow else add
+        period, fetches = self._homes.period, self._fetches
         now_ns, stall_ns, n_done = start_ns + before_ns, 0, 0
         for _ in self._homes.cycling:
-            layer, slot = self._homes.visit(self._n_read)
-            now_ns = self._link.compute_until(now_ns, done_ns[layer] - done_ns[n_done])
-            fetch = self._fetches[slot]
+            layer, slot = period[self._n_read % len(period)]
+            now_ns = until(now_ns, done_ns[layer] - done_ns[n_done])
+            fetch = fetches[slot]
             if fetch and fetch.end_ns > now_ns:
                 stall_ns += fetch.end_ns - now_ns
                 now_ns = fetch.end_ns
             n_done = layer + 1
-            now_ns = self._link.compute_until(now_ns, done_ns[n_done] - done_ns[layer])
+            now_ns = until(now_ns, done_ns[n_done] - done_ns[layer])
             self._n_read += 1
             self._fetch_ahead(now_ns)
-        return self._link.compute_until(now_ns, done_ns[n_layers] - done_ns[n_done] + after_ns), stall_ns
+        return until(now_ns, done_ns[n_layers] - done_ns[n_done] + after_ns), stall_ns
 
     def _fetch_ahead(self, at_ns: int) -> None:
         """Promise slots to the next visits, in order, up to one whose slot is still to be read."""
-        while self._homes.cycling:
-            layer, slot = self._homes.visit(self._n_promised)
-            if self._last_visits[slot] >= self._n_read:
-                return
-            if self._homes.holds[slot] != layer:
-                self._homes.holds[slot] = layer
+        period, holds, last_visits = self._homes.period, self._homes.holds, self._last_visits
+        n_read, n_promised = self._n_read, self._n_promised
+        while period:
+            layer, slot = period[n_promised % len(period)]
+            if last_visits[slot] >= n_read:
+                break
+            if holds[slot] != layer:
+                holds[slot] = layer
                 self._fetch(layer, slot, at_ns)
-            self._last_visits[slot] = self._n_promised
-            self._n_promised += 1
+            last_visits[slot] = n_promised
+            n_promised += 1
+        self._n_promised = n_promised
 
     def _fetch(self, layer: int, home: int, at_ns: int) -> Copy:
         fetch = self._fetches[home] = self._link.h2d(self._layer_bytes[layer], at_ns)

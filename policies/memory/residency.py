@@ -77,7 +77,7 @@ class Residency:
         """Layers' worth of memory that other uses hold: MIRAGE's alpha."""
         return len(self.loans) + len(self.loading)
 
-    @property
+    @cached_property
     def wanted(self) -> Target:
         """The target that this residency has reached or is on its way to."""
         returning = {layer for layer, _ in self.loading}

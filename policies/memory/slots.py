@@ -20,6 +20,7 @@ class Homes:
         holds: by home: the layer that it holds or is being filled with, ``None`` if of no use.
         cycling: layers that take turns in the slots, increasing.
         slots: homes that serve as slots, in the order of the first visits.
+        period: (layer, home) of every visit until the pairs repeat.
     """
 
     def __init__(self, n_layers: int, *, static_slots: bool = False) -> None:
@@ -27,7 +28,7 @@ class Homes:
         self.cycling: tuple[int, ...] = ()
         self.slots: tuple[int, ...] = ()
         self._static_slots = static_slots
-        self._visits: tuple[tuple[int, int], ...] = ()
+        self.period: tuple[tuple[int, int], ...] = ()
 
     def set_cycle(self, cycling: Sequence[int], slots: Sequence[int]) -> None:
         """From now on these layers take turns in these homes.
@@ -46,11 +47,11 @@ class Homes:
                 self.holds[home] = None
         self.cycling = tuple(cycling)
         self.slots = self._seated(slots)
-        self._visits = self._one_period()
+        self.period = self._one_period()
 
     def visit(self, index: int) -> tuple[int, int]:
         """(layer, home) of a visit."""
-        return self._visits[index % len(self._visits)]
+        return self.period[index % len(self.period)]
 
     def fill(self, layer: int, home: int) -> None:
         """A home is being filled with a layer, which no other home but a slot holds from now on."""
@@ -66,7 +67,6 @@ class Homes:
         return (*(seats[layer] if layer in seats else free.pop(0) for layer in first), *free)
 
     def _one_period(self) -> tuple[tuple[int, int], ...]:
-        """(layer, home) of every visit until the pairs repeat."""
         n_cycling, n_slots = len(self.cycling), len(self.slots)
         if not n_cycling:
             return ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from policies.memory.residency import Loan, Residency, Target
 from policies.remap.which_layers import (
     Placement,
@@ -20,18 +22,24 @@ def target_for(residency: Residency, loans: tuple[Loan, ...], n_slots: int, plac
     """
     if not loans:
         return Target()
-    n_cycling = len(loans) + n_slots
-    match placement:
-        case "nested":
-            order = nested_order(residency.n_layers)
-            cycling = tuple(sorted({*order[:n_slots], *(loan.home for loan in loans)}))
-        case "even":
-            cycling = evenly_spaced(residency.n_layers, n_cycling)
-        case "first_and_last":
-            cycling = first_and_last(residency.n_layers, n_cycling)
-        case "contiguous":
-            cycling = contiguous(residency.n_layers, n_cycling)
+    if placement == "nested":
+        order = nested_order(residency.n_layers)
+        cycling = tuple(sorted({*order[:n_slots], *(loan.home for loan in loans)}))
+    else:
+        cycling = _spread(residency.n_layers, len(loans) + n_slots, placement)
     return Target(cycling=cycling, n_slots=n_slots, loans=loans)
+
+
+def _spread(
+    n_layers: int, n_cycling: int, placement: Literal["even", "first_and_last", "contiguous"]
+) -> tuple[int, ...]:
+    match placement:
+        case "even":
+            return evenly_spaced(n_layers, n_cycling)
+        case "first_and_last":
+            return first_and_last(n_layers, n_cycling)
+        case "contiguous":
+            return contiguous(n_layers, n_cycling)
 
 
 def with_one_more(residency: Residency, borrower: int, n_slots: int, placement: Placement) -> Target | None:
@@ -51,8 +59,7 @@ def with_one_more(residency: Residency, borrower: int, n_slots: int, placement: 
         if not at_home or busy & {*order[:n_slots]}:
             return None
         return target_for(residency, (*residency.loans, Loan(at_home[0], borrower)), n_slots, placement)
-    probe = (*residency.loans, Loan(n_layers, borrower))  # a home to be named below
-    cycling = target_for(residency, probe, n_slots, placement).cycling
+    cycling = _spread(n_layers, n_remapped + n_slots, placement)
     entering = [home for layer in cycling if (home := residency.homes[layer]) is not None]
     if not entering or busy & {*cycling}:
         return None

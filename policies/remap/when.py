@@ -36,7 +36,7 @@ class Memory:
 
     def pressed(self) -> Memory:
         """No range can be spared."""
-        return replace(self, eased_since=None)
+        return self if self.eased_since is None else replace(self, eased_since=None)
 
 
 def idle_ranges(view: MemoryView) -> Sequence[RangeView]:

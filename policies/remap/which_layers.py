@@ -9,6 +9,7 @@ from typing import Literal
 Placement = Literal["nested", "even", "first_and_last", "contiguous"]
 
 
+@cache
 def evenly_spaced(n_layers: int, n_cycling: int) -> tuple[int, ...]:
     """Choose ``n_cycling`` of ``n_layers`` as far apart as the decode cycle allows.
 

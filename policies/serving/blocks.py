@@ -6,7 +6,7 @@ range is an interval above them.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from policies.errors import HbmOverdrawn
@@ -76,7 +76,8 @@ class BlockPool:
         self._free: FreeBlocks = OneList(n_base) if caching else BaseFirst(n_base)
         self._n_refs: dict[int, int] = {}
         self._ranges: dict[RangeId, LentRange] = {}
-        self._by_first: list[tuple[int, RangeId]] = []
+        self._firsts: list[int] = []  # first blocks of the ranges, increasing
+        self._ids: list[RangeId] = []  # of these ranges
         self._block_bytes = block_bytes
         self._budget = budget
 
@@ -108,6 +109,10 @@ class BlockPool:
         """Unreferenced blocks of the model's own."""
         return self.n_base - self.n_base_used
 
+    def lent_range(self, range_id: RangeId) -> LentRange:
+        """A lent range as it is now, and goes on to be until it is returned. Read only."""
+        return self._ranges[range_id]
+
     def n_referenced(self, range_id: RangeId) -> int:
         """Referenced blocks in a lent range."""
         return self._ranges[range_id].n_used
@@ -116,7 +121,7 @@ class BlockPool:
         """The lent range that a block lies in, ``None`` for the model's own."""
         if block < self.n_base:
             return None
-        return self._by_first[bisect_right(self._by_first, block, key=lambda each: each[0]) - 1][1]
+        return self._ids[bisect_right(self._firsts, block) - 1]
 
     def free_order(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
@@ -124,13 +129,7 @@ class BlockPool:
 
     def take(self, n_blocks: int) -> list[int]:
         """Take blocks for new content; the cache loses what was in them."""
-        n_empty = min(n_blocks, self._free.n_free)
-        blocks = self._free.take(n_empty)
-        if self.cache is not None:
-            blocks += [self.cache.evict() for _ in range(n_blocks - n_empty)]
-            for block in blocks:
-                self._n_refs[block] = 1
-        assert len(blocks) == n_blocks, "the caller has seen to it that they are there"
+        blocks = self._free.take(n_blocks) if self.cache is None else self._take_from(self.cache, n_blocks)
         if self._ranges or self._budget is not None:
             self._count_used(blocks, 1)
         return blocks
@@ -188,7 +187,9 @@ class BlockPool:
         if self._budget is not None:
             self._budget.grow(n_blocks * self._block_bytes)
         self._ranges[range_id] = lent
-        insort(self._by_first, (first_block, range_id))
+        place = bisect_right(self._firsts, first_block)
+        self._firsts.insert(place, first_block)
+        self._ids.insert(place, range_id)
         self._free.add(lent)
         self.n_blocks += n_blocks
 
@@ -213,7 +214,8 @@ class BlockPool:
         self._free.remove(lent)
         self.n_blocks -= lent.n_blocks
         del self._ranges[range_id]
-        self._by_first.remove((lent.first, range_id))
+        self._firsts.remove(lent.first)
+        self._ids.remove(range_id)
         return len(evicted)
 
     def move_out(self, range_id: RangeId) -> dict[int, int]:
@@ -242,6 +244,15 @@ class BlockPool:
         self._free.give(used[::-1])
         return moves
 
+    def _take_from(self, cache: PrefixCache, n_blocks: int) -> list[int]:
+        """Blocks without content, then those of the cache that were used least recently."""
+        n_empty = min(n_blocks, self._free.n_free)
+        blocks = self._free.take(n_empty)
+        blocks += [cache.evict() for _ in range(n_blocks - n_empty)]
+        for block in blocks:
+            self._n_refs[block] = 1
+        return blocks
+
     def _pick(self, blocks: Iterable[int]) -> None:
         idle = {block for block in blocks if self.cache is not None and self.cache.is_idle(block)}
         for block in idle:
@@ -260,9 +271,8 @@ class BlockPool:
     def _count_used(self, blocks: Sequence[int], sign: int) -> None:
         if self._ranges:
             for block in blocks:
-                range_id = self.range_of(block)
-                if range_id is not None:
-                    self._ranges[range_id].n_used += sign
+                if block >= self.n_base:
+                    self._ranges[self._ids[bisect_right(self._firsts, block) - 1]].n_used += sign
                     self.n_lent_used += sign
         if self._budget is not None:
             n_bytes = len(blocks) * self._block_bytes

@@ -26,13 +26,17 @@ class StepEstimates:
         """Take in decode steps of ``n_seqs`` sequences: layers' device time and the rest of each."""
         bucket = n_seqs.bit_length()
         for table, values in ((self._decode_ns, compute_ns), (self._rest_ns, rest_ns)):
+            mean_ns = table.get(bucket)
             for value in values:
-                table[bucket] = self._mean(table.get(bucket), value)
+                mean_ns = value if mean_ns is None else mean_ns + (value - mean_ns) // self.WEIGHT
+            if mean_ns is not None:
+                table[bucket] = mean_ns
 
     def saw_prefill(self, prompt_tokens: Sequence[int], compute_ns: int) -> None:
         """Take in one prefill step: the tokens that it computed of each prompt, and the layers' device time."""
         bucket = sum(prompt_tokens).bit_length()
-        self._prefill_ns[bucket] = self._mean(self._prefill_ns.get(bucket), compute_ns)
+        mean_ns = self._prefill_ns.get(bucket, compute_ns)
+        self._prefill_ns[bucket] = mean_ns + (compute_ns - mean_ns) // self.WEIGHT
         self._n_prompts += len(prompt_tokens)
         self._n_prompt_tokens += sum(prompt_tokens)
 
@@ -49,11 +53,9 @@ class StepEstimates:
         """Device time of the layers in the prefill of one prompt of mean length."""
         return _nearest(self._prefill_ns, self._n_prompt_tokens // self._n_prompts) if self._n_prompts else None
 
-    def _mean(self, before: int | None, value: int) -> int:
-        return value if before is None else before + (value - before) // self.WEIGHT
-
 
 def _nearest(table: dict[int, int], size: int) -> int | None:
-    if not table:
-        return None
-    return table[min(table, key=lambda seen: (abs(seen - size.bit_length()), seen))]
+    bucket = size.bit_length()
+    if bucket in table or not table:
+        return table.get(bucket)
+    return table[min(table, key=lambda seen: (abs(seen - bucket), seen))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ class BaseFirst:
     def __init__(self, n_base: int) -> None:
         self._n_base = n_base
         self._base = list(range(n_base - 1, -1, -1))
-        self._lent: dict[int, tuple[LentRange, list[int]]] = {}
+        self._lent: dict[int, list[int]] = {}  # by the first block of a range, in the order in which they were added
+        self._firsts: list[int] = []  # the same, increasing
         self.n_free = n_base
 
     def __iter__(self) -> Iterator[int]:
@@ -75,12 +77,48 @@ class BaseFirst:
 
     def take(self, n_blocks: int) -> list[int]:
         """Take from the top of the base, then of each range."""
-        self.n_free -= n_blocks
         base = self._base
-        if n_blocks <= len(base):
-            taken = base[: -n_blocks - 1 : -1]
-            del base[len(base) - n_blocks :]
-            return taken
+        n_left = len(base) - n_blocks
+        if n_left < 0:
+            return self._take_from_all(n_blocks)
+        self.n_free -= n_blocks
+        taken = base[n_left:]
+        del base[n_left:]
+        taken.reverse()
+        return taken
+
+    def give(self, blocks: Sequence[int]) -> None:
+        """Put each on the stack that it belongs to."""
+        self.n_free += len(blocks)
+        if not self._lent:
+            self._base.extend(blocks)
+            return
+        for block in blocks:
+            if block < self._n_base:
+                self._base.append(block)
+            else:
+                self._lent[self._firsts[bisect_right(self._firsts, block) - 1]].append(block)
+
+    def add(self, lent: LentRange) -> None:
+        """Put a stack for the range behind the others."""
+        self._lent[lent.first] = list(reversed(lent.blocks))
+        insort(self._firsts, lent.first)
+        self.n_free += lent.n_blocks
+
+    def remove(self, lent: LentRange) -> None:
+        """Drop the range's stack."""
+        self.n_free -= len(self._lent.pop(lent.first))
+        self._firsts.remove(lent.first)
+
+    def pick(self, blocks: set[int]) -> None:
+        """Take these out of wherever they are."""
+        self.n_free -= len(blocks)
+        for stack in self._stacks():
+            stack[:] = [block for block in stack if block not in blocks]
+
+    def _take_from_all(self, n_blocks: int) -> list[int]:
+        assert n_blocks <= self.n_free, "the caller has seen to it that they are there"
+        self.n_free -= n_blocks
         taken: list[int] = []
         for stack in self._stacks():
             n_here = min(n_blocks - len(taken), len(stack))
@@ -91,40 +129,9 @@ class BaseFirst:
                 break
         return taken
 
-    def give(self, blocks: Sequence[int]) -> None:
-        """Put each on the stack that it belongs to."""
-        self.n_free += len(blocks)
-        if not self._lent:
-            self._base.extend(blocks)
-            return
-        for block in blocks:
-            self._stack_of(block).append(block)
-
-    def add(self, lent: LentRange) -> None:
-        """Put a stack for the range behind the others."""
-        self._lent[lent.first] = lent, list(reversed(lent.blocks))
-        self.n_free += lent.n_blocks
-
-    def remove(self, lent: LentRange) -> None:
-        """Drop the range's stack."""
-        _, stack = self._lent.pop(lent.first)
-        self.n_free -= len(stack)
-
-    def pick(self, blocks: set[int]) -> None:
-        """Take these out of wherever they are."""
-        self.n_free -= len(blocks)
-        for stack in self._stacks():
-            stack[:] = [block for block in stack if block not in blocks]
-
     def _stacks(self) -> Iterator[list[int]]:
         yield self._base
-        for _, stack in self._lent.values():
-            yield stack
-
-    def _stack_of(self, block: int) -> list[int]:
-        if block < self._n_base:
-            return self._base
-        return next(stack for lent, stack in self._lent.values() if block in lent)
+        yield from self._lent.values()
 
 
 class OneList:

@@ -9,6 +9,7 @@ scheduler, for which every sequence leaves its pace (``dissolve``).
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from itertools import chain
 
 from policies.serving.blocks import BlockPool
 from policies.serving.pace import Pace
@@ -24,37 +25,27 @@ class Lockstep:
         pool: gives them blocks.
         block_tokens: tokens of a block.
         max_model_len: a longer sequence ends.
+
+    Attributes:
+        pace: what the members have in common, ``None`` if there are none.
+        n_context_tokens: tokens of all members together.
     """
 
     def __init__(self, pool: BlockPool, block_tokens: int, max_model_len: int) -> None:
+        self.pace: Pace | None = None
+        self.n_context_tokens = 0
         self._pool = pool
         self._block_tokens = block_tokens
         self._max_model_len = max_model_len
-        self._pace: Pace | None = None
         self._members: dict[Sequence, None] = {}
-        self._beginners: list[list[Sequence]] = []
-        self._n_context_tokens = 0
+        self._beginners: list[list[Sequence]] = []  # who begins a block with which slot of the pace, modulo a block
+        self._turns: list[list[Sequence]] = []  # the same lists over and over, as often as was needed so far
         self._full_at = NEVER
-
-    @property
-    def pace(self) -> Pace | None:
-        """What the members have in common, ``None`` if there are none."""
-        return self._pace
 
     @property
     def members(self) -> Seq[Sequence]:
         """Those that keep the pace, in order."""
         return list(self._members)
-
-    @property
-    def n_context_tokens(self) -> int:
-        """Tokens of all members together."""
-        return self._n_context_tokens
-
-    @property
-    def n_steps_to_limit(self) -> int:
-        """Steps after which a member is too long, 0 if one is; it may have left since."""
-        return self._full_at - self._pace.n_tokens if self._pace else NEVER
 
     def step(self, running: Seq[Sequence]) -> Seq[Sequence] | None:
         """Let all of ``running`` join, and give each a slot for its next token.
@@ -64,19 +55,19 @@ class Lockstep:
             has a prompt to compute, is too long, or there is not vLLM's one free block for every member, even
             for one with room in its last. Nobody got a slot then.
         """
-        pace = self._pace
         joined: Seq[Sequence] = ()
         if len(running) > len(self._members):
             joined = running[len(self._members) :]
-            for seq in joined:
-                if seq.n_slots >= seq.n_tokens:
-                    return None
-            pace = self._join(joined)
+            if not self._join(joined):
+                return None
+        pace = self.pace
         assert pace is not None
-        n_taken = len(self._beginners[pace.n_slots % self._block_tokens])
-        if n_taken >= self._pool.n_free or pace.n_tokens >= self._full_at:
+        beginners = self._beginners[pace.n_slots % self._block_tokens]
+        if len(beginners) >= self._pool.n_free or (pace.n_tokens >= self._full_at and self._is_full(pace)):
             return None
-        self.take_slots(1)
+        pace.n_slots += 1
+        if beginners:
+            self._give_blocks(beginners)
         return joined
 
     def leave(self, seq: Sequence) -> bool:
@@ -84,12 +75,13 @@ class Lockstep:
         if seq not in self._members:
             return False
         del self._members[seq]
-        assert self._pace is not None
-        self._beginners[(self._pace.n_slots - seq.n_slots) % self._block_tokens].remove(seq)
-        self._n_context_tokens -= seq.n_tokens
-        seq.leave()
+        pace = self.pace
+        assert pace is not None
+        n_tokens, n_slots = seq.leave()
+        self._beginners[(pace.n_slots - n_slots) % self._block_tokens].remove(seq)
+        self.n_context_tokens -= n_tokens
         if not self._members:
-            self._pace = None
+            self.pace = None
         return True
 
     def dissolve(self) -> None:
@@ -97,59 +89,89 @@ class Lockstep:
         for seq in self._members:
             seq.leave()
         self._members.clear()
-        self._n_context_tokens = 0
-        self._pace = None
+        self.n_context_tokens = 0
+        self.pace = None
 
     def take_slots(self, n_steps: int) -> None:
         """Give every member a slot a step, token by token and each time in their order."""
-        pace, size, beginners = self._pace, self._block_tokens, self._beginners
+        pace, turns = self.pace, self._turns
         assert pace is not None
-        first = pace.n_slots
-        pace.n_slots = first + n_steps
-        if n_steps == 1:
-            seqs = beginners[first % size]
-        else:
-            seqs = [seq for nth in range(first, first + n_steps) for seq in beginners[nth % size]]
-        if seqs:
-            for seq, block in zip(seqs, self._pool.take(len(seqs)), strict=True):
-                seq.blocks.append(block)
+        first = pace.n_slots % self._block_tokens
+        end = first + n_steps
+        pace.n_slots += n_steps
+        while len(turns) < end:
+            turns += self._beginners
+        beginners = list(chain.from_iterable(turns[first:end]))
+        if beginners:
+            self._give_blocks(beginners)
 
-    def advance(self, n_steps: int) -> None:
-        """Every member got a token a step, to be checked."""
-        pace = self._pace
+    def advance(self, n_steps: int) -> bool:
+        """The step under way ran so often: slots for its repetitions, and a token for each, to be checked.
+
+        Returns:
+            Whether a member is too long now.
+        """
+        pace = self.pace
         if pace is None:  # all have ended since the step was composed
-            return
+            return False
+        if n_steps > 1:
+            self.take_slots(n_steps - 1)
         pace.n_tokens += n_steps
         pace.awaits_check = True
-        self._n_context_tokens += n_steps * len(self._members)
+        self.n_context_tokens += n_steps * len(self._members)
+        return pace.n_tokens >= self._full_at and self._is_full(pace)
 
-    def n_appends_without_shortage(self, n_free: int, at_most: int) -> int:
-        """How many more steps leave a free block for every member, counted up to ``at_most``."""
-        assert self._pace is not None
+    def n_repeats(self, at_most: int) -> int:
+        """How often the step under way can run in a row: until one is too long, and with a free block for every
+        member before each time."""
+        pace, size, n_free = self.pace, self._block_tokens, self._pool.n_free
+        assert pace is not None
+        if pace.n_tokens + at_most > self._full_at:
+            at_most = self._full_at - pace.n_tokens
         if n_free < 1:
-            return 0
-        size, first = self._block_tokens, self._pace.n_slots
+            return 1
         rounds, n_left = divmod(n_free - 1, len(self._members))
-        n_appends = rounds * size
-        while n_appends < at_most:
-            n_taken = len(self._beginners[(first + n_appends) % size])
+        n_steps = 1 + rounds * size
+        while n_steps < at_most:
+            n_taken = len(self._beginners[(pace.n_slots + n_steps - 1) % size])
             if n_taken > n_left:
-                return n_appends
+                return n_steps
             n_left -= n_taken
-            n_appends += 1
+            n_steps += 1
         return at_most
 
-    def _join(self, seqs: Seq[Sequence]) -> Pace:
-        pace = self._pace
+    def _is_full(self, pace: Pace) -> bool:
+        """Whether a member is too long: the one that would be by now may have left."""
+        self._full_at = min(self._ends_at(seq.n_tokens) for seq in self._members)
+        return pace.n_tokens >= self._full_at
+
+    def _ends_at(self, n_tokens: int) -> int:
+        """The pace's count at which one that has ``n_tokens`` now will be too long."""
+        assert self.pace is not None
+        return self.pace.n_tokens + self._max_model_len + 1 - n_tokens
+
+    def _give_blocks(self, seqs: Seq[Sequence]) -> None:
+        """Give each in turn a block, as many times as it is named."""
+        blocks = self._pool.take(len(seqs))
+        for nth, seq in enumerate(seqs):
+            seq.blocks.append(blocks[nth])
+
+    def _join(self, seqs: Seq[Sequence]) -> bool:
+        """Let these join, unless one of them has a prompt to compute; whether they did."""
+        for seq in seqs:
+            n_tokens, n_slots = seq.lengths()
+            if n_slots >= n_tokens:
+                return False
+        pace = self.pace
         if pace is None:
-            pace = self._pace = Pace()
+            pace = self.pace = Pace()
             self._beginners = [[] for _ in range(self._block_tokens)]
+            self._turns = 2 * self._beginners
             self._full_at = NEVER
         for seq in seqs:
-            n_tokens = seq.n_tokens
-            self._full_at = min(self._full_at, pace.n_tokens + self._max_model_len + 1 - n_tokens)
-            self._beginners[(pace.n_slots - seq.n_slots) % self._block_tokens].append(seq)
+            n_tokens, n_slots = seq.join(pace)
             self._members[seq] = None
-            self._n_context_tokens += n_tokens
-            seq.join(pace)
-        return pace
+            self._beginners[(pace.n_slots - n_slots) % self._block_tokens].append(seq)
+            self._full_at = min(self._full_at, self._ends_at(n_tokens))
+            self.n_context_tokens += n_tokens
+        return True

@@ -60,16 +60,16 @@ class Step:
         "unseen",
     )
 
-    def __init__(self, *, prefills: Seq[Prefill] = (), decodes: Seq[Sequence] = ()) -> None:
+    def __init__(self, prefills: Seq[Prefill] = (), decodes: Seq[Sequence] = ()) -> None:
         self.prefills = prefills
         self.decodes = decodes
         self.pace: Pace | None = None
         self.joined: Seq[Sequence] = ()
         self.n_context_tokens: int | None = None
-        self.preempted: list[tuple[Sequence, Preemption]] = []
-        self.unseen: list[Sequence] = []
-        self.ended: list[tuple[Sequence, int]] = []
-        self.dropped: list[Sequence] = []
+        self.preempted: Seq[tuple[Sequence, Preemption]] = ()
+        self.unseen: Seq[Sequence] = ()
+        self.ended: Seq[tuple[Sequence, int]] = ()
+        self.dropped: Seq[Sequence] = ()
         self.n_swapped_in = 0
         self.n_swapped_out = 0
 
@@ -100,6 +100,10 @@ class Scheduler(Protocol):
     pool: BlockPool
     is_async: bool
     """Output processing lags: the stop checks of a step come after the next is composed."""
+
+    def has_work(self) -> bool:
+        """Whether any request waits, runs or is swapped out."""
+        ...
 
     @property
     def n_live(self) -> int:

@@ -94,26 +94,38 @@ class Sequence:
         self._first_gap: int | None = None  # number of the first gap of its pace that is its own, too
         self.was_preempted = False
 
-    def join(self, pace: Pace) -> None:
-        """Keep a pace from now on: it stands still so far, or its last step was without this sequence."""
+    def join(self, pace: Pace) -> tuple[int, int]:
+        """Keep a pace from now on: it stands still so far, or its last step was without this sequence.
+
+        Returns:
+            ``lengths``.
+        """
+        n_tokens, n_slots = self.request.n_prompt_tokens + self._n_output, self._n_slots
         self._n_output -= pace.n_tokens
         self._n_computed -= pace.n_tokens
         self._n_slots -= pace.n_slots
         self._pace = pace
         pace.n_members += 1
+        return n_tokens, n_slots
 
-    def leave(self) -> None:
-        """Keep the pace no longer."""
+    def leave(self) -> tuple[int, int]:
+        """Keep the pace no longer; returns ``lengths``."""
         pace = self._pace
         assert pace is not None
-        self._last_token_ns, self._max_gap_ns = self.last_token_ns, self.max_gap_ns
-        self._first_gap = None
-        self._n_output += pace.n_tokens
+        if self._first_gap is not None:
+            self._last_token_ns = pace.last_token_ns
+            largest_ns = pace.largest_gap_ns(self._first_gap)
+            if largest_ns > self._max_gap_ns:
+                self._max_gap_ns = largest_ns
+            self._first_gap = None
+        self._n_output = n_output = self._n_output + pace.n_tokens
         self._n_computed += pace.n_tokens
-        self._n_slots += pace.n_slots
-        self._awaits_check |= pace.awaits_check
+        self._n_slots = n_slots = self._n_slots + pace.n_slots
+        if pace.awaits_check:
+            self._awaits_check = True
         self._pace = None
         pace.n_members -= 1
+        return self.request.n_prompt_tokens + n_output, n_slots
 
     def date(self, at_ns: int) -> int | None:
         """Its next token came, not in a step of its pace; returns when the one before came, if there was one."""
@@ -144,6 +156,13 @@ class Sequence:
         assert self._pace is None, "the pace counts"
         self._n_output += n_tokens
         self._awaits_check = True
+
+    def take_check(self) -> bool:
+        """Whether the stop check of its last token was still to come; it is done now."""
+        pace = self._pace
+        awaited = self._awaits_check or (pace is not None and pace.awaits_check)
+        self._awaits_check = False
+        return awaited
 
     def lengths(self) -> tuple[int, int]:
         """``n_tokens`` and ``n_slots``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from itertools import pairwise
+from operator import sub
 
 from policies.backend import StepReport
 from policies.journal import GapCause, Journal
@@ -38,7 +38,7 @@ class TokenClock:
         ends_ns = report.ends_ns
         self._first(seqs, report)
         if len(ends_ns) > 1:
-            gaps_ns = [after - before for before, after in pairwise(ends_ns)]
+            gaps_ns = list(map(sub, ends_ns[1:], ends_ns))
             largest_ns = self._alike(gaps_ns, report.stall_ns[1:], len(seqs))
             for seq in seqs:
                 seq.max_gap_ns = max(seq.max_gap_ns, largest_ns)
@@ -49,9 +49,10 @@ class TokenClock:
 
         For those who ``joined`` it is the first in which they keep it: their first gap is their own.
         """
-        ends_ns = report.ends_ns[:n_steps]
-        gaps_ns = [after - before for before, after in pairwise((pace.last_token_ns, *ends_ns))]
-        stalls_ns, n_members = report.stall_ns[:n_steps], pace.n_members
+        ends_ns, stalls_ns, n_members = report.ends_ns, report.stall_ns, pace.n_members
+        if n_steps < len(ends_ns):
+            ends_ns, stalls_ns = ends_ns[:n_steps], stalls_ns[:n_steps]
+        gaps_ns = list(map(sub, ends_ns, (pace.last_token_ns, *ends_ns)))
         cause = self._cause(pace.last_token_ns, report)
         if joined or cause is not DECODE:
             n_others = n_members - len(joined)

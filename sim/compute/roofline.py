@@ -128,10 +128,11 @@ class ModelRoofline:
 
     def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
         """Device time of one layer in each of ``n_steps`` repetitions of a decode step."""
-        if n_steps == 1:
-            return (self.layer_ns(work),)
         fixed_ns, token_fs = self._without_context_ns(work), self._context_token_fs
-        first_fs, step_fs = work.decode_context_tokens * token_fs, work.n_decode_seqs * token_fs
+        first_fs = work.decode_context_tokens * token_fs
+        if n_steps == 1:
+            return (fixed_ns + first_fs // FS_PER_NS,)
+        step_fs = work.n_decode_seqs * token_fs
         return [
             fixed_ns + context_fs // FS_PER_NS for context_fs in range(first_fs, first_fs + n_steps * step_fs, step_fs)
         ]

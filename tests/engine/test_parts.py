@@ -158,7 +158,7 @@ def report(ends_ns: list[int], stall_ns: list[int] | None = None) -> StepReport:
 def spoken(clock: TokenClock, at_ns: int) -> Sequence:
     """A sequence that has had its first token."""
     seq = Sequence(arrival(0).request)
-    clock.sampled([seq], report([at_ns]), has_prefill=False)
+    clock.sampled([seq], report([at_ns]))
     return seq
 
 
@@ -174,7 +174,7 @@ def test_a_gap_has_the_first_cause_that_applies() -> None:
             clock.resumed(15)
         if prefilled:
             clock.prefilled(17)
-        clock.sampled([seq], report([30], [stall_ns]), has_prefill=False)
+        clock.sampled([seq], report([30], [stall_ns]))
         ((_, cause, gap_ns),) = recorder.gap_counts
         assert gap_ns == 20
         return cause
@@ -193,8 +193,8 @@ def test_a_cause_counts_for_one_gap_only() -> None:
     seq.was_preempted = True
     clock.resumed(12)
     clock.prefilled(14)
-    clock.sampled([seq], report([20, 30], [0, 4]), has_prefill=False)
-    clock.sampled([seq], report([41]), has_prefill=False)
+    clock.sampled([seq], report([20, 30], [0, 4]))
+    clock.sampled([seq], report([41]))
     causes = [(cause, gap_ns) for _, cause, gap_ns in recorder.gap_counts]
     assert causes == [(GapCause.PREEMPTION, 10), (GapCause.FETCH, 10), (GapCause.DECODE, 11)]
 

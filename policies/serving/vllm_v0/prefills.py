@@ -11,6 +11,8 @@ from policies.serving.vllm_v0.queues import Composition, Queues
 from policies.serving.vllm_v0.tables import Tables
 from policies.view import Ask
 
+RUNNING = State.RUNNING  # looked up once: an enum's attributes are slow
+
 
 def schedule_prefills(now: Composition, queues: Queues, tables: Tables) -> list[Prefill]:
     """Admit from the head of ``waiting`` until one does not fit; nobody overtakes it.
@@ -24,32 +26,34 @@ def schedule_prefills(now: Composition, queues: Queues, tables: Tables) -> list[
     prompt_limit = now.settings.prompt_limit
     while queues.waiting:
         seq = queues.waiting[0]
-        n_tokens, n_cached = _n_new_tokens(now, seq, tables)
-        if n_tokens + n_cached > prompt_limit or tables.can_never_admit(seq):
+        n_all = seq.n_tokens
+        n_tokens, n_cached = _n_new_tokens(now, seq, n_all, tables)
+        n_blocks = tables.n_blocks(n_all)
+        if n_tokens + n_cached > prompt_limit or tables.can_never_admit(n_blocks):
             _drop(now, queues, tables)
             continue
-        if not now.admits(n_tokens) or not _make_room(now, seq, tables):
+        if not now.admits(n_tokens) or not _make_room(now, n_blocks, tables):
             break
         queues.waiting.popleft()
-        tables.admit(seq)
-        seq.state = State.RUNNING
+        tables.admit(seq, n_all)
+        seq.state = RUNNING
         queues.running.append(seq)
         now.schedule(n_tokens)
-        prefills.append(Prefill(seq, n_tokens, n_cached, samples=n_tokens + n_cached == seq.n_tokens))
+        prefills.append(Prefill(seq, n_tokens, n_cached, n_tokens + n_cached == n_all))
     return prefills
 
 
-def _n_new_tokens(now: Composition, seq: Sequence, tables: Tables) -> tuple[int, int]:
-    """Tokens to compute, and tokens found in the cache before them. At least the last token is computed."""
+def _n_new_tokens(now: Composition, seq: Sequence, n_all: int, tables: Tables) -> tuple[int, int]:
+    """Of ``n_all``, tokens to compute, and tokens found in the cache before them. At least the last is computed."""
     n_cached = tables.n_cached_tokens(seq)
-    n_tokens = seq.n_tokens - n_cached
+    n_tokens = n_all - n_cached
     if not n_tokens:
         n_tokens, n_cached = 1, n_cached - 1
     return now.chunk(n_tokens) if now.settings.chunked_prefill else n_tokens, n_cached
 
 
-def _make_room(now: Composition, seq: Sequence, tables: Tables) -> bool:
-    while (n_missing := tables.n_missing_to_admit(seq)) > 0:
+def _make_room(now: Composition, n_blocks: int, tables: Tables) -> bool:
+    while (n_missing := tables.n_missing_to_admit(n_blocks)) > 0:
         if not now.relieve(n_missing, Ask.WAITING_SHORT):
             return False
     return True
@@ -59,4 +63,4 @@ def _drop(now: Composition, queues: Queues, tables: Tables) -> None:
     seq = queues.waiting.popleft()
     tables.forget(seq)
     seq.state = State.DROPPED
-    now.step.dropped.append(seq)
+    now.step.dropped = [*now.step.dropped, seq]

@@ -43,12 +43,12 @@ def schedule_running(now: Composition, queues: Queues, tables: Tables, checks: S
             continue
         if tables.n_touched(seq) > tables.pool.n_free and not _make_room(now, seq, queues, tables, checks):
             break
-        if seq.n_slots < seq.n_tokens:
+        n_all, n_slots = seq.lengths()
+        if n_slots < n_all:
             tables.append(seq)
             continued.decodes.append(seq)
         else:
-            samples = seq.n_computed + n_tokens == seq.n_tokens
-            continued.prefills.append(Prefill(seq, n_tokens, 0, samples))
+            continued.prefills.append(Prefill(seq, n_tokens, 0, seq.n_computed + n_tokens == n_all))
         now.n_tokens_left -= n_tokens
         if now.settings.chunked_prefill:  # otherwise all running sequences were counted beforehand
             now.n_seqs_left -= 1
@@ -102,16 +102,16 @@ def _make_room(now: Composition, seq: Sequence, queues: Queues, tables: Tables, 
 def _preempt(now: Composition, victim: Sequence, queues: Queues, tables: Tables, checks: StopChecks) -> None:
     was_unseen = victim.awaits_check
     if checks.end_early(victim):
-        now.step.ended.append((victim, tables.pool.n_free))
+        now.step.ended = [*now.step.ended, (victim, tables.pool.n_free)]
         return
     if was_unseen:
-        now.step.unseen.append(victim)
+        now.step.unseen = [*now.step.unseen, victim]
     if now.settings.preemption == "swap":
         now.step.n_swapped_out += tables.swap_out(victim)
         victim.state = State.SWAPPED
         note_preemption(victim)
-        now.step.preempted.append((victim, "swap"))
+        now.step.preempted = [*now.step.preempted, (victim, "swap")]
     else:
         recompute(victim, tables)
-        now.step.preempted.append((victim, "recompute"))
+        now.step.preempted = [*now.step.preempted, (victim, "recompute")]
     queues.victims.append(victim)

@@ -43,15 +43,19 @@ class VllmV0:
         self._queues = Queues()
         self._tables = Tables(settings, pool)
         self._lockstep = Lockstep(pool, settings.block_tokens, settings.max_model_len)
-        self._checks = StopChecks(settings.max_model_len, self._tables, self._lockstep)
+        self._checks = StopChecks(settings.max_model_len, self._queues, self._tables, self._lockstep)
         self._in_lockstep = not settings.prefix_caching
         self._quoted: set[str] = set()
         self._is_composing = False
-        self._has_retired = False
 
     def decode_apart(self) -> None:
         """Count everything in each sequence from now on: the same results, more slowly."""
         self._in_lockstep = False
+
+    def has_work(self) -> bool:
+        """Whether any request waits, runs or is swapped out."""
+        queues = self._queues
+        return bool(queues.running or queues.waiting or queues.swapped)
 
     @property
     def n_live(self) -> int:
@@ -86,22 +90,12 @@ class VllmV0:
         Raises:
             ValueError: a victim should be swapped out, but ``n_cpu_blocks`` are used up.
         """
-        settings = self._settings
-        now = Composition(settings, relieve)
-        step = now.step
-        self._is_composing, self._has_retired = True, False
-        if settings.chunked_prefill:
-            self._compose_chunked(now)
-        else:
-            self._compose_whole(now)
-        self._is_composing = False
-        if self._queues.victims:
-            self._queue_victims(step)
-        if settings.prefix_caching:
-            self._tables.composed((seq for seq, _ in step.rows), now_ns)
-        if not (step.decodes or step.prefills):
-            self._checks.put((), step.dropped)  # it will not run
-        return step
+        self._checks.has_freed = False
+        if not self._queues.waiting:
+            step = Step()
+            if self._decode_together(step):
+                return step
+        return self._compose_by_queue(now_ns, relieve)
 
     def n_repeats(self, step: Step, at_most: int) -> int:
         """How often the step can run in a row, the first time included; see ``Scheduler``.
@@ -110,14 +104,13 @@ class VllmV0:
         shrink. The one exception are blocks that fill up with content which another
         request's prompt has put into the cache, since vLLM then frees one of the two.
         """
-        queues = self._queues
-        acted = step.prefills or step.preempted or step.ended or step.dropped or step.n_swapped_in
-        if acted or self._has_retired or at_most == 1:
+        if self._checks.has_freed or at_most == 1 or step.prefills or step.dropped:
             return 1
         if step.pace is not None:
-            at_most = min(at_most, self._lockstep.n_steps_to_limit)
-            return 1 + self._lockstep.n_appends_without_shortage(self.pool.n_free, at_most - 1)
-        seqs = step.decodes
+            return self._lockstep.n_repeats(at_most)
+        queues, seqs = self._queues, step.decodes
+        if step.preempted or step.ended or step.n_swapped_in:
+            return 1
         if seqs != queues.running:
             return 1
         size = self._settings.block_tokens
@@ -139,25 +132,19 @@ class VllmV0:
             seq.has_stopped = True
         sampled = self._computed(step.prefills) if step.prefills else []
         if step.pace is None:
-            self._checks.put([*sampled, *self._decoded(step, n_steps, last_composed_ns)], step.dropped)
-            return
-        if n_steps > 1:
-            self._lockstep.take_slots(n_steps - 1)
-        self._lockstep.advance(n_steps)
-        members = [seq for seq in stopped if seq not in sampled] if sampled else stopped
-        self._checks.put_members(members, sampled, step.dropped)
+            self._checks.put(sampled + self._decoded(step, n_steps, last_composed_ns), step.dropped)
+        else:
+            is_full = self._lockstep.advance(n_steps)
+            self._checks.put_members(self._lockstep.members if is_full else stopped, sampled, step.dropped)
 
     def _computed(self, prefills: Seq[Prefill]) -> list[Sequence]:
         """Enter what was computed of prompts; those whose first token came."""
         sampled: list[Sequence] = []
         for prefill in prefills:
-            seq, first = prefill.seq, prefill.seq.n_computed + prefill.n_cached
-            seq.n_computed = n_computed = first + prefill.n_tokens
-            seq.n_hit_tokens += prefill.n_cached
-            seq.n_recomputed += max(0, min(n_computed, seq.n_once_computed) - first)
+            seq = prefill.seq
+            seq.compute(prefill.n_tokens, prefill.n_cached)
             if prefill.samples:
-                seq.n_output += 1
-                seq.awaits_check = True
+                seq.sample()
                 sampled.append(seq)
         return sampled
 
@@ -168,18 +155,13 @@ class VllmV0:
             append_repeatedly(decodes, n_steps - 1, self._settings.block_tokens, self._tables)
             self._tables.composed(decodes, last_composed_ns)
         for seq in decodes:
-            seq.n_computed += n_steps
-            seq.n_output += n_steps
-            seq.awaits_check = True
+            seq.compute(n_steps, 0)
+            seq.sample(n_steps)
         return decodes
 
     def retire(self) -> list[Sequence]:
         """Run the stop checks of one step that are due; the finished in order, then that step's dropped."""
-        gone = self._checks.run()
-        if gone:
-            self._has_retired = True
-            self._forget_ended(gone)
-        return gone
+        return self._checks.run()
 
     def preempt(self, request_ids: Iterable[int]) -> list[Sequence]:
         """Stop these running or swapped requests, to be recomputed from the front of the waiting queue."""
@@ -209,13 +191,31 @@ class VllmV0:
         """Every waiting, running and swapped sequence, in queue order."""
         return iter(self._queues)
 
+    def _compose_by_queue(self, now_ns: int, relieve: Relieve) -> Step:
+        settings = self._settings
+        now = Composition(settings, relieve)
+        step = now.step
+        self._is_composing = True
+        if settings.chunked_prefill:
+            self._compose_chunked(now)
+        else:
+            self._compose_whole(now)
+        self._is_composing = False
+        if self._queues.victims:
+            self._queue_victims(step)
+        if settings.prefix_caching:
+            self._tables.composed((seq for seq, _ in step.rows), now_ns)
+        if not (step.decodes or step.prefills):
+            self._checks.put((), step.dropped)  # it will not run
+        return step
+
     def _compose_whole(self, now: Composition) -> None:
         """Prefills of whole prompts if there are any, else decodes: swapped sequences before waiting ones."""
         queues, tables, step = self._queues, self._tables, now.step
         now.n_seqs_left -= len(queues.running)
         if queues.waiting and not queues.swapped:
             step.prefills = schedule_prefills(now, queues, tables)
-        if step.prefills or self._decode_together(now):
+        if step.prefills or self._decode_together(step):
             return
         continued = schedule_running(now, queues, tables, self._checks)
         step.decodes = continued.decodes
@@ -227,53 +227,38 @@ class VllmV0:
     def _compose_chunked(self, now: Composition) -> None:
         """What runs goes on, then swapped sequences return, then waiting ones start with what is left."""
         queues, tables, step = self._queues, self._tables, now.step
-        if self._decode_together(now):
+        if self._decode_together(step):
+            now.n_tokens_left -= len(step.decodes)
+            now.n_seqs_left -= len(step.decodes)
             step.prefills = schedule_prefills(now, queues, tables)
             return
         continued = schedule_running(now, queues, tables, self._checks)
         returned = Continued() if step.preempted else schedule_swapped(now, queues, tables)
         _reorder(queues, continued, returned)
-        never_return, step.dropped = step.dropped, []
+        never_return, step.dropped = step.dropped, ()
         started = schedule_prefills(now, queues, tables)
-        step.dropped += never_return
+        step.dropped = [*step.dropped, *never_return]
         step.prefills = started + continued.prefills + returned.prefills
         step.decodes = continued.decodes + returned.decodes
 
-    def _decode_together(self, now: Composition) -> bool:
+    def _decode_together(self, step: Step) -> bool:
         """Let every running sequence decode, if nothing else can come of it; otherwise all leave the lockstep.
 
         It is what ``schedule_running`` does where nobody is short, too long or out of budget,
         and ``schedule_swapped`` where nobody is swapped out.
         """
-        running, step = self._queues.running, now.step
+        running, lockstep = self._queues.running, self._lockstep
         if not running:
             return False
-        joined = self._lockstep.step(running) if self._fits_lockstep(now) else None
+        joined = None
+        if self._in_lockstep and not self._queues.swapped and len(running) <= self._settings.max_num_batched_tokens:
+            joined = lockstep.step(running)
         if joined is None:
             self._checks.dissolve()
             return False
-        step.decodes, step.pace, step.joined = running.copy(), self._lockstep.pace, joined
-        step.n_context_tokens = self._lockstep.n_context_tokens
-        if self._settings.chunked_prefill:
-            now.n_tokens_left -= len(running)
-            now.n_seqs_left -= len(running)
+        step.decodes, step.pace, step.joined = running.copy(), lockstep.pace, joined
+        step.n_context_tokens = lockstep.n_context_tokens
         return True
-
-    def _fits_lockstep(self, now: Composition) -> bool:
-        if not self._in_lockstep or self._queues.swapped:
-            return False
-        return not self._settings.chunked_prefill or len(self._queues.running) <= now.n_tokens_left
-
-    def _forget_ended(self, gone: Seq[Sequence]) -> None:
-        """Take them out of the running queue, which a step under way may still hold as it was."""
-        ended = [seq for seq in gone if seq.state is State.FINISHED]
-        if len(ended) < 4:
-            running = self._queues.running = self._queues.running.copy()
-            for seq in ended:
-                if seq in running:
-                    running.remove(seq)
-        else:
-            self._queues.running = [seq for seq in self._queues.running if seq.state is State.RUNNING]
 
     def _queue_victims(self, step: Step) -> None:
         """Only now: within the step that preempted them, waiting requests may overtake (chunked prefill)."""

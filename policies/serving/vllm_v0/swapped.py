@@ -53,4 +53,4 @@ def _drop(now: Composition, queues: Queues, tables: Tables) -> None:
     seq = queues.swapped.popleft()
     tables.forget(seq)
     seq.state = State.DROPPED
-    now.step.dropped.append(seq)
+    now.step.dropped = [*now.step.dropped, seq]

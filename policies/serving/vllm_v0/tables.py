@@ -39,13 +39,17 @@ class Tables:
 
     # Admission: all blocks of the prompt at once, cached ones included.
 
-    def can_never_admit(self, seq: Sequence) -> bool:
-        """Whether the sequence would not fit even into an empty pool."""
-        return self.pool.n_base - self._n_blocks(seq.n_tokens) < self._n_watermark
+    def n_blocks(self, n_tokens: int) -> int:
+        """Blocks that so many tokens fill or begin."""
+        return -(-n_tokens // self._block_tokens)
 
-    def n_missing_to_admit(self, seq: Sequence) -> int:
-        """Blocks that would have to become free first, 0 or less if none."""
-        return self._n_blocks(seq.n_tokens) + self._n_watermark - self.pool.n_free
+    def can_never_admit(self, n_blocks: int) -> bool:
+        """Whether a sequence with so many blocks would not fit even into an empty pool."""
+        return self.pool.n_base - n_blocks < self._n_watermark
+
+    def n_missing_to_admit(self, n_blocks: int) -> int:
+        """Blocks that would have to become free before one that needs so many, 0 or less if none."""
+        return n_blocks + self._n_watermark - self.pool.n_free
 
     def n_cached_tokens(self, seq: Sequence) -> int:
         """Tokens of a waiting sequence whose K and V are there, a whole number of blocks.
@@ -64,24 +68,24 @@ class Tables:
             seq.n_cached = n_blocks * size
         return seq.n_cached
 
-    def admit(self, seq: Sequence) -> None:
-        """Give the sequence blocks for all of its tokens."""
-        seq.n_slots = seq.n_tokens
-        seq.blocks = self._place(seq, self.pool)
+    def admit(self, seq: Sequence, n_tokens: int) -> None:
+        """Give the sequence blocks for all of its ``n_tokens`` tokens."""
+        seq.n_slots = n_tokens
+        seq.blocks = self._place(seq, n_tokens, self.pool)
         self._holders[seq.request.request_id] = seq
 
     # Growth: one token a decode.
 
     def n_touched(self, seq: Sequence) -> int:
         """Blocks that must be free before the sequence goes on: 1 for a decode, even with room in its last."""
-        if seq.n_slots < seq.n_tokens or seq.n_slots % self._block_tokens:
-            return 1
-        return 0
+        n_tokens, n_slots = seq.lengths()
+        return 1 if n_slots < n_tokens or n_slots % self._block_tokens else 0
 
     def append(self, seq: Sequence) -> None:
         """Give its new token a slot."""
-        self.append_at(seq, seq.n_slots)
-        seq.n_slots += 1
+        slot = seq.n_slots
+        self.append_at(seq, slot)
+        seq.n_slots = slot + 1
 
     def append_at(self, seq: Sequence, slot: int) -> None:
         """Take a block if ``slot`` begins one; key the block if ``slot`` ends one."""
@@ -134,7 +138,7 @@ class Tables:
             )
         n_blocks = len(seq.blocks)
         self._release(seq)
-        self._on_host[seq.request.request_id] = self._place(seq, self._host)
+        self._on_host[seq.request.request_id] = self._place(seq, seq.n_slots, self._host)
         return n_blocks
 
     def can_never_return(self, seq: Sequence) -> bool:
@@ -148,7 +152,7 @@ class Tables:
     def swap_in(self, seq: Sequence) -> int:
         """Move a sequence back from host memory; returns its blocks."""
         self._host.release(self._on_host.pop(seq.request.request_id))
-        seq.blocks = self._place(seq, self.pool)
+        seq.blocks = self._place(seq, seq.n_slots, self.pool)
         self._holders[seq.request.request_id] = seq
         return len(seq.blocks)
 
@@ -171,22 +175,20 @@ class Tables:
             seq.blocks = [moves.get(block, block) for block in seq.blocks]
         return list(moves.items())
 
-    def _n_blocks(self, n_tokens: int) -> int:
-        return -(-n_tokens // self._block_tokens)
-
     def _content(self, seq: Sequence) -> Content:
         content = self._contents.get(seq.request.request_id)
         if content is None:
             content = self._contents[seq.request.request_id] = Content(seq.request, self._histories)
         return content
 
-    def _place(self, seq: Sequence, pool: BlockPool) -> list[int]:
+    def _place(self, seq: Sequence, n_slots: int, pool: BlockPool) -> list[int]:
         """Blocks of a pool for all of a sequence's slots."""
+        size = self._block_tokens
         if pool.cache is None:
-            return pool.take(self._n_blocks(seq.n_slots))
-        content, size = self._content(seq), self._block_tokens
-        blocks = [pool.obtain(content.key(end), end) for end in range(size, seq.n_slots + 1, size)]
-        return blocks + pool.take(1) if seq.n_slots % size else blocks
+            return pool.take(-(-n_slots // size))
+        content = self._content(seq)
+        blocks = [pool.obtain(content.key(end), end) for end in range(size, n_slots + 1, size)]
+        return blocks + pool.take(1) if n_slots % size else blocks
 
     def _release(self, seq: Sequence) -> None:
         self.pool.release(seq.blocks)

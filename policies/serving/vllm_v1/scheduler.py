@@ -55,6 +55,10 @@ class VllmV1:
         self._unchecked: Seq[Sequence] = ()
         self._is_composing = False
 
+    def has_work(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self._queues.running or self._queues.waiting)
+
     @property
     def n_live(self) -> int:
         """Requests that wait or run."""

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from traces.session_settings import SessionSettings
+
+FOLDER = Path(__file__).parents[2] / "conf" / "sessions"
+
+
+def read(name: str, **changes: Any) -> SessionSettings:
+    values: Any = OmegaConf.to_container(OmegaConf.load(FOLDER / f"{name}.yaml"))
+    return SessionSettings(**{**values, **changes})
+
+
+@pytest.mark.parametrize(("name", "last_tokens"), [("in_house_h100", 74_000), ("in_house_h200", 254_000)])
+def test_in_house_sessions_end_with_the_footprint_that_the_crossings_imply(name: str, last_tokens: int) -> None:
+    (session,) = read(name, n_sessions=1).sessions(0)
+    last = session.turns[-1]
+    assert len(session.turns) == 12
+    assert abs(last.n_prompt_tokens + last.n_output_tokens - last_tokens) < 12
+
+
+def test_the_replay_has_as_many_turns_as_the_papers() -> None:
+    # Golden: VAMP table III, 48 sessions and 2103 turns; a quarter go beyond turn 61.
+    sessions = list(read("swe_replay").sessions(3))
+    turns = [len(session.turns) for session in sessions]
+    assert (len(turns), sum(turns)) == (48, 2103)
+    assert 6 <= sum(1 for n in turns if n > 61) <= 22
+    assert len({session.name for session in sessions}) == 48
+
+
+def test_a_seed_gives_the_same_sessions_again() -> None:
+    assert list(read("swe_replay").sessions(1)) == list(read("swe_replay").sessions(1))
+    assert list(read("swe_replay").sessions(1)) != list(read("swe_replay").sessions(2))
+
+
+def test_agents_go_on_with_new_sessions_until_the_window_ends() -> None:
+    settings = read("swe_closed")
+    assert len(list(islice(settings.sessions(0), 100))) == 100
+    loop = settings.play(0, 262_144)
+    first = list(loop.first_turns())
+    assert len(first) == 48
+    assert list(loop.follow(first[0].request, 21_600 * 10**9)) == []
+
+
+def test_turns_are_those_of_the_fit_unless_they_are_given() -> None:
+    turns = [len(session.turns) for session in islice(read("lmcache").sessions(0), 300)]
+    assert max(turns) <= 50
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_at_once": None}, "sessions without end"),
+        ({"total_turns": 100}, "total_turns=100"),
+        ({"most_turns": None}, "give both, in order"),
+        ({"n_turns": 3}, "n_turns"),
+        ({"kind": "magic"}, "magic"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read("swe_closed", **changes)
