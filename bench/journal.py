@@ -23,8 +23,9 @@ from hydra import compose, initialize_config_module
 from bench.workloads import FIXED, Timed
 from conf.app import app as _  # noqa: F401  # the import registers the schema
 from conf.build import build
-from conf.carry_out import open_engine
+from conf.carry_out import open_books, open_engine
 from conf.run import Run, run_info
+from conf.worlds import open_world
 from policies.backend import Batch, StepReport
 from policies.journal import GapCause
 from policies.serving.scheduler import Scheduler
@@ -86,14 +87,21 @@ def submissions_per_request(timed: Timed, n_requests: int = 1000) -> float:
     """Count the batches that the engine has run for a request, each for a step or many."""
     run = only_run(timed, n_requests)
     with TemporaryDirectory() as folder, Counting(Path(folder), run_info(run), tables=TABLES) as writer:
-        open_engine(run, writer)[0].run(run.workload.arrivals())
+        serve(run, writer)
         return writer.n_submissions / n_requests
+
+
+def serve(run: Run, writer: RunWriter) -> None:
+    """Carry out a run's workload, with a writer of ours."""
+    ledger, lanes = open_books(run)
+    with open_world(run, ledger, lanes) as backend:
+        open_engine(run, ledger, lanes, backend, writer).run(run.workload.arrivals())
 
 
 def record(run: Run, folder: Path) -> Tape:
     """Carry out a run and keep what it tells."""
     tape = Tape(folder, run)
-    open_engine(run, tape)[0].run(run.workload.arrivals())
+    serve(run, tape)
     return tape
 
 

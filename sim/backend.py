@@ -115,7 +115,8 @@ class SimBackend:
             stop_ns = min(stop_ns, landing.copy.end_ns)
         ran = self._steps(lane, batch.work, n_steps, ready_ns, stop_ns)
         report = StepReport(lane, start_ns, *ran, ready_ns - mapped_ns, mapped_ns - start_ns)
-        simpy.Timeout(self._env, report.ends_ns[-1] - start_ns, report).callbacks.append(self._finish)
+        finish = simpy.Timeout(self._env, report.ends_ns[-1] - start_ns, report)
+        finish.callbacks.append(self._finish)  # pyright: ignore[reportUnknownMemberType]
 
     def _finish(self, event: simpy.Event) -> None:
         self._finished = cast("StepReport", event.value)

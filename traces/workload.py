@@ -12,7 +12,7 @@ from math import isfinite
 from policies.types import NS_PER_S, Arrival, ModelShape, Request
 from traces.arrivals import BLOCK
 from traces.counts import ModelCounts, WorkloadCounts
-from traces.formats import TraceRow
+from traces.formats import Pieces, TraceRow, first_tokens
 from traces.lengths import LengthSettings, lengths_of
 from traces.limits import Fitted, Limits
 from traces.settings import require_choice, require_positive
@@ -126,7 +126,8 @@ class Workload:
             tally.n_clipped += fitted.was_clipped
             tally.n_cut += fitted.was_cut
             counts.last_arrival_ns = arrival_ns
-            request = Request(request_id, model, arrival_ns, fitted.n_prompt_tokens, fitted.max_output_tokens)
+            prompt = None if row is None or row.prompt is None else _prompt(row.prompt, fitted, drawn[model])
+            request = Request(request_id, model, arrival_ns, fitted.n_prompt_tokens, fitted.max_output_tokens, prompt)
             yield Arrival(request, fitted.n_output_tokens)
             request_id += 1
 
@@ -199,6 +200,11 @@ def _tokens(row: TraceRow | None, drawn: Iterator[tuple[int, int]] | None) -> tu
         return next(drawn)
     assert row is not None  # ``workload`` refuses lengths of a trace without a trace
     return row.n_prompt_tokens, row.n_output_tokens
+
+
+def _prompt(prompt: Pieces, fitted: Fitted, drawn: Iterator[tuple[int, int]] | None) -> Pieces | None:
+    """What a row's prompt consists of, cut to what the server takes; other lengths have other contents."""
+    return first_tokens(prompt, fitted.n_prompt_tokens) if drawn is None else None
 
 
 def workload(

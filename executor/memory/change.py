@@ -75,7 +75,11 @@ def work_out(models: Sequence[Extents], before: Sequence[Homes], ops: Sequence[O
 def _settled(before: Homes, after: Homes) -> list[tuple[int, int]]:
     """(layer, home) where a slot has become a layer's home."""
     pairs = zip(before.uses, after.uses, strict=True)
-    return [(new.layer, home) for home, (old, new) in enumerate(pairs) if isinstance(old, Slot) and isinstance(new, Resident)]
+    return [
+        (new.layer, home)
+        for home, (old, new) in enumerate(pairs)
+        if isinstance(old, Slot) and isinstance(new, Resident)
+    ]
 
 
 def _differing(before: Sequence[Homes], after: Sequence[Homes]) -> set[HomeId]:

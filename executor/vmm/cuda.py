@@ -65,7 +65,7 @@ class CudaDriver:
         _checked("cuMemSetAccess", cuda.cuMemSetAccess(address, n_bytes, [self._access], 1))
 
     def unmap(self, address: int, n_bytes: int) -> None:
-        """Take mappings away. The driver does not wait for kernels that touch them, and may accept what is not mapped."""
+        """Take mappings away. The driver waits for no kernel that touches them, and may accept what is not mapped."""
         _checked("cuMemUnmap", cuda.cuMemUnmap(address, n_bytes))
 
     def pin(self, n_bytes: int) -> int:

@@ -42,9 +42,10 @@ def other_parameters(shape: ModelShape) -> int:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bytes_of_a_model_follow_from_its_architecture_and_match_the_published_total(name: str) -> None:
     shape = read_shape(name)
-    assert shape.layer_bytes == 2 * layer_parameters(shape)
-    assert shape.other_bytes == 2 * other_parameters(shape)
-    assert shape.total_bytes == 2 * TOTAL_PARAMETERS[name]
+    assert shape.layer_bytes == shape.dtype_bytes * layer_parameters(shape)
+    assert shape.other_bytes == shape.dtype_bytes * other_parameters(shape)
+    if not name.startswith("tiny_"):  # made here, for the executor without a GPU
+        assert shape.total_bytes == shape.dtype_bytes * TOTAL_PARAMETERS[name]
     assert shape.n_heads * shape.head_dim == shape.hidden
 
 

@@ -14,8 +14,8 @@ from conf.app import app as _  # noqa: F401  # the import registers the schema
 from conf.build import build
 from conf.carry_out import carry_out
 from conf.cli import Refused
-from sim.compute.roofline import ModelRoofline
 from conf.validate import OUT_OF_TOLERANCE, main
+from sim.compute.roofline import ModelRoofline
 from sim.validation.causes import causes
 from sim.validation.compare import METRICS, TOLERANCES, Tolerance, compare
 from tests.sim.tables import sampled_from
