@@ -1,13 +1,12 @@
 # make run                     the simulator's main experiment
 # make test                    what CI runs: lint, format, types, import rules, tests
-# make test EXTRAS=executor    the same with the GPU libraries, so that the executor's tests run too
 # Both install into .venv on the first call, and again when pyproject.toml changes.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?=
+EXTRAS ?= executor,executor-tests
 # The version that CI runs; a bare range would fetch several GB of CUDA libraries where a CPU build is at hand.
 TORCH ?= torch==2.13.0
 
