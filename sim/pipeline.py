@@ -122,8 +122,11 @@ class Pipeline:
             When the step ends, and for how long of it layers waited for their weights.
         """
         n_layers = len(self._layer_bytes)
-        is_equal = isinstance(layer_ns, int)
-        done_ns = range(0, (n_layers + 1) * layer_ns, layer_ns) if is_equal else [0, *accumulate(layer_ns)]
+        done_ns: Sequence[int]
+        if isinstance(layer_ns, int):
+            done_ns = range(0, (n_layers + 1) * layer_ns, layer_ns)
+        else:
+            done_ns = [0, *accumulate(layer_ns)]
         until = self._link.compute_until if self._link.may_slow else add
         period, fetches = self._homes.period, self._fetches
         now_ns, stall_ns, n_done = start_ns + before_ns, 0, 0
