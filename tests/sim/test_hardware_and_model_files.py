@@ -22,7 +22,6 @@ TOTAL_PARAMETERS = {
     "llama_2_13b": 13_015_864_320,
     "llama_3_8b": 8_030_261_248,
 }
-OPT_POSITIONS = 2050  # learned, two of them reserved
 
 
 def layer_parameters(shape: ModelShape) -> int:
@@ -35,7 +34,7 @@ def layer_parameters(shape: ModelShape) -> int:
 
 def other_parameters(shape: ModelShape) -> int:
     if not shape.gated_mlp:  # the head is the embedding
-        return shape.vocab * shape.hidden + OPT_POSITIONS * shape.hidden + 2 * shape.hidden
+        return shape.vocab * shape.hidden + (shape.max_context_tokens + 2) * shape.hidden + 2 * shape.hidden
     return 2 * shape.vocab * shape.hidden + shape.hidden
 
 
