@@ -100,8 +100,9 @@ class Backend(Protocol):
     def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
         """Start at most ``n_steps`` repetitions of a batch; stop after the first that ends at or after ``stop_ns``.
 
-        In a repetition every sequence decodes its next token. A load that lands also stops it, after the
-        step in which it does, so that results do not depend on how many steps were submitted together.
+        A backend may run fewer, where later blocks do not exist yet. In a repetition every sequence decodes its
+        next token. A load that lands also stops it, after the step in which it does, so that results do not
+        depend on how many steps were submitted together.
 
         Raises:
             ValueError: the lane is busy, or ``n_steps`` > 1 for a batch with prefill tokens.
