@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hardware", metavar="FILE", help="hardware to take link, compute and VMM times from")
     parser.add_argument("--tolerance", nargs="+", default=[], metavar="NAME=PERCENT", help=_names())
     parser.add_argument("--explain", action="store_true", help="tell which kinds of steps differ")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the simulated run; else RUN/simulated")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the simulated run and validate.json; else in RUN")
     given = parser.parse_intermixed_args(arguments)
     try:
         tolerances = {**TOLERANCES, **dict(map(_tolerance, given.tolerance))}
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     print(compare.table(found))
     if given.explain:
         print(_explained(run, real, simulated))
-    _write(given.run / "validate.json", run, found, simulated)
+    _write((given.out or given.run) / "validate.json", run, found, simulated)
     return OUT_OF_TOLERANCE if any(each.is_within is False for each in found) else 0
 
 
