@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hardware", metavar="FILE", help="hardware to take link, compute and VMM times from")
     parser.add_argument("--tolerance", nargs="+", default=[], metavar="NAME=PERCENT", help=_names())
     parser.add_argument("--explain", action="store_true", help="tell which kinds of steps differ")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the simulated run and validate.json; else in RUN")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the simulated run and validate.json (RUN)")
     given = parser.parse_intermixed_args(arguments)
     try:
         tolerances = {**TOLERANCES, **dict(map(_tolerance, given.tolerance))}

@@ -45,7 +45,7 @@ def test_a_simulation_of_a_simulation_has_no_error_at_all(
     ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(ran), "--out", str(tmp_path), "--tolerance", *(f"{metric.name}=0" for metric in METRICS)]) == 0
-    figures = document(ran)["figures"]
+    figures = document(tmp_path)["figures"]
     assert len(figures) == len(METRICS) * 4 + 1, "all models together, each of three, and the steps"
     assert {each["error"] for each in figures} == {0.0}
     assert {each["error_steps"] for each in figures if each["unit"] in ("s", "ms")} == {0.0}
@@ -57,7 +57,7 @@ def test_a_simulation_with_another_host_is_out_of_tolerance(
     ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(ran), SLOW_HOST, "--out", str(tmp_path)]) == OUT_OF_TOLERANCE
-    tbt = next(each for each in document(ran)["figures"] if each["metric"] == "tbt_p50")
+    tbt = next(each for each in document(tmp_path)["figures"] if each["metric"] == "tbt_p50")
     assert tbt["error"] > 0.05
     assert tbt["error_steps"] > 0
     assert not tbt["is_within"]
@@ -116,8 +116,12 @@ def test_measured_tables_take_the_place_of_the_roofline(ran: Path, tmp_path: Pat
         0,
         OUT_OF_TOLERANCE,
     )
-    assert document(ran)["compute"] == "table"
-    assert [Path(path).name for path in document(ran)["tables"]] == ["opt_13b.csv", "llama_2_13b.csv", "llama_3_8b.csv"]
+    assert document(tmp_path / "run")["compute"] == "table"
+    assert [Path(path).name for path in document(tmp_path / "run")["tables"]] == [
+        "opt_13b.csv",
+        "llama_2_13b.csv",
+        "llama_3_8b.csv",
+    ]
 
 
 def test_hardware_brings_its_times_and_leaves_the_memory(ran: Path, tmp_path: Path) -> None:
