@@ -6,7 +6,7 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= executor,executor-tests
+EXTRAS ?= executor,executor-tests,fast
 # The version that CI runs; a bare range would fetch several GB of CUDA libraries where a CPU build is at hand.
 TORCH ?= torch==2.13.0
 
@@ -18,6 +18,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 .PHONY: run test clean
 
 run: $(VENV)/core
+	-$(INSTALL) --editable ".[fast]" && $(BIN)/python -m sim compile
 	$(BIN)/python -m sim run +experiment=c1
 
 test: $(VENV)/$(DEV)

@@ -10,6 +10,7 @@ COMMANDS = {
     "run": Command(module="conf.app", summary="simulate an experiment: every policy on the same arrivals"),
     "report": Command(module="conf.gather", summary="one table and one figure of experiments that have run"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
+    "compile": Command(module="conf.compiled", summary="make runs about twice as fast: hot modules as machine code"),
     "schedule": Command(module="sim.schedule", summary="the scheduler alone, under a linear step-time model"),
 }
 

@@ -26,7 +26,7 @@ from policies.view import MemoryView
 from traces.feed import Feed, Worker
 from traces.folder import SCHEMA_VERSION, RunInfo, State, write_json
 from traces.gaps import GapRuns, combined, counted
-from traces.provenance import commit, versions
+from traces.provenance import commit, is_compiled, versions
 from traces.rows import ROW_TYPES, TableName, label
 from traces.steps import StepRuns, each_step
 from traces.tables import TableWriter
@@ -97,6 +97,7 @@ class RunWriter:
             "tables": [name for name in ROW_TYPES if name in tables],
             "commit": commit(),
             "versions": versions(),
+            "compiled": is_compiled(),
             "started": _now(),
         }
         self._open_folder()
