@@ -40,7 +40,7 @@ HOT = (
 )
 PLAIN = frozenset({"policies/memory/experts.py", "policies/serving/histories.py", "policies/serving/tenancy.py"})
 """Not what other processes are sent, OmegaConf reads or anyone refers to weakly: compiled classes have no annotations,
-cannot be pickled and know no weak references. (Nor what no run uses yet.)"""
+cannot be pickled and know no weak references."""
 
 READ = (*HOT, *sorted(PLAIN), "policies/*.py", "sim/compute/base.py", "sim/vmm.py", "conf/compiled.py")
 """Sources whose declarations the compiled modules were made with."""
