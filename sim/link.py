@@ -19,7 +19,7 @@ MOST_ENDED = 8
 """Copies that have ended and are not forgotten yet, alone in their direction: speed only."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Copy:
     """One copy under way, as far as is known now.
 
@@ -31,6 +31,11 @@ class Copy:
     end_ns: int
     left: int
     """Byte-nanoseconds still to move at the link's clock."""
+
+    def __init__(self, start_ns: int, end_ns: int, left: int) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.left = left
 
 
 class Link:
