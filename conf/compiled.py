@@ -37,20 +37,36 @@ HOT = (
     "sim/compute/roofline.py",
     "sim/link.py",
     "sim/pipeline.py",
+    "policies/requests.py",
+    "traces/emitted.py",
+    "traces/feed.py",
+    "traces/limits.py",
+    "traces/results.py",
+    "traces/told.py",
 )
-PLAIN = frozenset({"policies/memory/experts.py", "policies/serving/histories.py", "policies/serving/tenancy.py"})
+PLAIN = frozenset(
+    f"policies/{name}.py" for name in ("memory/experts", "memory/residency", "serving/histories", "serving/tenancy")
+)
 """Not what other processes are sent, OmegaConf reads or anyone refers to weakly: compiled classes have no annotations,
-cannot be pickled and know no weak references."""
+cannot be pickled, know no weak references and cache no properties."""
 
-READ = (*HOT, *sorted(PLAIN), "policies/*.py", "sim/compute/base.py", "sim/vmm.py", "conf/compiled.py")
+READ = (*HOT, *sorted(PLAIN), "policies/*.py", "sim/compute/base.py", "sim/vmm.py", "traces/*.py", "conf/compiled.py")
 """Sources whose declarations the compiled modules were made with."""
 
 SETUP = """
 from mypyc.build import mypycify
 from setuptools import setup
 
-FLAGS = ["--ignore-missing-imports", "--warn-unreachable"]  # mypyc leaves out what it takes for unreachable
-setup(name="hot", packages=[], ext_modules=mypycify([*FLAGS, *{files!r}], opt_level="3"))
+setup(name="hot", packages=[], ext_modules=mypycify(["--config-file=mypy.ini", *{files!r}], opt_level="3"))
+"""
+
+MYPY = """
+[mypy]
+ignore_missing_imports = True
+warn_unreachable = True
+follow_imports = silent
+[mypy-numpy.*]
+follow_imports = skip
 """
 
 
@@ -128,6 +144,7 @@ def _build(build: Path, files: Sequence[str]) -> None:
         for package in ("policies", "sim", "traces"):
             shutil.copytree(ROOT / package, scratch / package, ignore=shutil.ignore_patterns("__pycache__"))
         (scratch / "setup.py").write_text(SETUP.format(files=files), encoding="utf-8")
+        (scratch / "mypy.ini").write_text(MYPY, encoding="utf-8")
         command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(made)]
         subprocess.run(command, cwd=scratch, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         made.rename(build)

@@ -15,8 +15,9 @@ from policies.lane import Lane, TrueLengths
 from policies.memory.layout import KvLayout
 from policies.memory.ledger import Ledger, Partition
 from policies.recompute import Recompute
-from policies.serving.scheduler import Scheduler
 from policies.serving.tenancy import TemporalSharing
+from policies.serving.vllm_v0.scheduler import VllmV0
+from policies.serving.vllm_v1.scheduler import VllmV1
 from policies.types import Arrival, HardwareProfile, LinkProfile, ModelShape
 from sim.under_way import UnderWay
 
@@ -94,7 +95,7 @@ class LinearBackend:
 
 
 def serve_alone(
-    scheduler: Scheduler,
+    scheduler: VllmV0 | VllmV1,
     arrivals: Iterator[Arrival],
     *,
     truth: TrueLengths,
@@ -132,7 +133,7 @@ def serve_alone(
     return engine.run(arrivals), backend.now_ns
 
 
-def _no_homes(scheduler: Scheduler) -> KvLayout:
+def _no_homes(scheduler: VllmV0 | VllmV1) -> KvLayout:
     n_blocks = scheduler.pool.n_base
     return KvLayout(n_base_blocks=n_blocks, first_blocks=(n_blocks,), strides=(1,), blocks_per_home=(0,))
 

@@ -25,11 +25,12 @@ from policies.serving.sequence import Sequence
 from policies.view import MemoryView
 from traces.feed import Feed, Worker
 from traces.folder import SCHEMA_VERSION, RunInfo, State, write_json
-from traces.gaps import GapRuns, combined, counted
+from traces.gaps import combined, counted
 from traces.provenance import commit, is_compiled, versions
 from traces.rows import ROW_TYPES, TableName, label
-from traces.steps import StepRuns, each_step
+from traces.steps import each_step
 from traces.tables import TableWriter
+from traces.told import GapRuns, StepRuns
 
 if TYPE_CHECKING:
     from traces.arrays import Values
@@ -42,21 +43,6 @@ ROWS_PER_PART = 2**17
 MOST_NUMBERS, MOST_ROWS = 2**17, 2**14
 """Steps or gaps in flat lists, and rows of other tables, that wait as Python objects: some MiB."""
 
-_request_facts = attrgetter(
-    "request.request_id",
-    "request.arrival_ns",
-    "request.n_prompt_tokens",
-    "n_output",
-    "request.max_output_tokens",
-    "first_token_ns",
-    "last_token_ns",
-    "finish_ns",
-    "state",
-    "n_preemptions",
-    "n_recomputed",
-    "n_hit_tokens",
-    "max_gap_ns",
-)
 _use_facts = attrgetter(*(item.name for item in fields(HbmUse)))
 
 
@@ -155,13 +141,13 @@ class RunWriter:
         """Keep one row a request."""
         rows = self._requests.told
         for seq in seqs:
-            rows.append((lane, *_request_facts(seq)))
+            rows.append(_request_facts(lane, seq))
         if len(rows) >= self._most_rows:
             self._requests.hand_over()
 
     def outlived(self, lane: int, seqs: Iterable[Sequence]) -> None:
         """Keep one row for each request that is still there when the run ends."""
-        self._requests.told.extend((lane, *_request_facts(seq)) for seq in seqs)
+        self._requests.told.extend(_request_facts(lane, seq) for seq in seqs)
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
         """Keep one row a question, with view and targets if it changed anything."""
@@ -211,6 +197,27 @@ class RunWriter:
     def _write_header(self, state: State, reason: str | None = None) -> None:
         finished = None if state == "running" else _now()
         write_json(self.folder / "run.json", {**self._header, "finished": finished, "state": state, "reason": reason})
+
+
+def _request_facts(lane: int, seq: Sequence) -> tuple[Any, ...]:
+    """What ``_request_columns`` makes a row of."""
+    request = seq.request
+    return (
+        lane,
+        request.request_id,
+        request.arrival_ns,
+        request.n_prompt_tokens,
+        seq.n_output,
+        request.max_output_tokens,
+        seq.first_token_ns,
+        seq.last_token_ns,
+        seq.finish_ns,
+        seq.state,
+        seq.n_preemptions,
+        seq.n_recomputed,
+        seq.n_hit_tokens,
+        seq.max_gap_ns,
+    )
 
 
 def _no_rows() -> Rows:
