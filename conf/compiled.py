@@ -23,21 +23,23 @@ BUILDS = ROOT / ".compiled"
 HOT = (
     "policies/backend.py",
     "policies/engine.py",
+    "policies/incoming.py",
     "policies/journal.py",
     "policies/lane.py",
     "policies/memory/*.py",
     "policies/progress.py",
     "policies/relief.py",
     "policies/remap/*.py",
+    "policies/requests.py",
     "policies/serving/*.py",
     "policies/serving/vllm_v0/*.py",
     "policies/serving/vllm_v1/*.py",
+    "policies/view.py",
     "policies/views.py",
     "sim/backend.py",
     "sim/compute/roofline.py",
     "sim/link.py",
     "sim/pipeline.py",
-    "policies/requests.py",
     "traces/emitted.py",
     "traces/feed.py",
     "traces/limits.py",
@@ -57,7 +59,7 @@ SETUP = """
 from mypyc.build import mypycify
 from setuptools import setup
 
-setup(name="hot", packages=[], ext_modules=mypycify(["--config-file=mypy.ini", *{files!r}], opt_level="3"))
+setup(name="hot", packages=[], ext_modules=mypycify(["--config-file=mypy.ini", *{files!r}], opt_level="1"))
 """
 
 MYPY = """
@@ -145,6 +147,6 @@ def _build(build: Path, files: Sequence[str]) -> None:
             shutil.copytree(ROOT / package, scratch / package, ignore=shutil.ignore_patterns("__pycache__"))
         (scratch / "setup.py").write_text(SETUP.format(files=files), encoding="utf-8")
         (scratch / "mypy.ini").write_text(MYPY, encoding="utf-8")
-        command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(made)]
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--parallel", "2", "--build-lib", str(made)]
         subprocess.run(command, cwd=scratch, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         made.rename(build)

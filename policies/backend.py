@@ -72,10 +72,10 @@ class StepReport:
 
     lane: int
     start_ns: int
-    ends_ns: Seq[int]
-    compute_ns: Seq[int]
-    stall_ns: Seq[int]
-    rest_ns: Seq[int]
+    ends_ns: list[int]
+    compute_ns: list[int]
+    stall_ns: list[int]
+    rest_ns: list[int]
     swap_ns: int
     remap_ns: int
     n_under_way: int
@@ -84,10 +84,10 @@ class StepReport:
         self,
         lane: int,
         start_ns: int,
-        ends_ns: Seq[int],
-        compute_ns: Seq[int],
-        stall_ns: Seq[int],
-        rest_ns: Seq[int],
+        ends_ns: list[int],
+        compute_ns: list[int],
+        stall_ns: list[int],
+        rest_ns: list[int],
         swap_ns: int = 0,
         remap_ns: int = 0,
         n_under_way: int = 0,

@@ -7,6 +7,7 @@ is an integer number of nanoseconds (``_ns``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from policies.requests import Arrival as Arrival
 from policies.requests import Request as Request
@@ -17,7 +18,7 @@ KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 GB = 10**9
-NS_PER_S = 10**9
+NS_PER_S: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

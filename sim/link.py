@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from policies.types import NS_PER_S, LinkProfile
 
-MILLION = 10**6
+MILLION: Final = 10**6
 
-MOST_ENDED = 8
+MOST_ENDED: Final = 8
 """Copies that have ended and are not forgotten yet, alone in their direction: speed only."""
 
 

@@ -86,6 +86,11 @@ class Residency:
             return Target()
         return Target(cycling=cycling, n_slots=self.n_slots, loans=self.loans)
 
+    @cached_property
+    def reshaped(self) -> dict[tuple[int, str], Target]:
+        """Targets with the same loans by slots and placement, as far as they were asked for."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

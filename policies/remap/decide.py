@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from policies.decision import Decision, Reason
 from policies.memory.residency import Loan, Target
-from policies.remap.grow import target_for, with_one_less, with_one_more
+from policies.remap.grow import reshaped, target_for, with_one_less, with_one_more
 from policies.remap.how_many import (
     SlotRule,
     fits_the_papers_bound,
@@ -170,7 +170,7 @@ def _reshape(settings: Mirage, view: MemoryView, memory: Memory, otherwise: Reas
         n_slots = 3 - now.n_slots
         if len(now.loans) + n_slots > model.residency.n_layers:
             continue
-        other = target_for(model.residency, now.loans, n_slots, settings.placement)
+        other = reshaped(model.residency, n_slots, settings.placement)
         if {layer for layer, _ in model.residency.loading} & {*other.cycling}:
             continue
         if _predicted_step_ns(model, other) * 20 < _predicted_step_ns(model, now) * 19:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from policies.serving.histories import Histories, History, Key, Stream
 from policies.types import Request
@@ -16,7 +17,7 @@ from policies.types import Request
 OUTPUT = "out"
 """How the stream of a request's output begins; its number follows."""
 
-NEVER_NS = -1
+NEVER_NS: Final = -1
 """Last access of a block that no freed sequence has left (vLLM's default)."""
 
 
