@@ -155,6 +155,8 @@ class Settings:
             later.
         compute: where the simulator takes compute times from: fitted constants, or measured tables.
         compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
+        compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
+            each size of step: how sure is a result?
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
@@ -175,6 +177,7 @@ class Settings:
     backend: BackendSettings
     compute: Literal["roofline", "table"] = "roofline"
     compute_tables: str | None = None
+    compute_deviation: float = 0.0
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
     compare: tuple[str, ...]
     variants: Mapping[str, Variant]
@@ -186,6 +189,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must be at least 0")
+        if not 0 <= self.compute_deviation <= 1:
+            raise ValueError(f"compute_deviation={self.compute_deviation} must be a share from 0 to 1")
         for name, variant in self.variants.items():
             if name in self.policy:
                 raise ValueError(f"variants.{name} has the name of a policy; give it another")

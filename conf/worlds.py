@@ -86,6 +86,8 @@ def _simulated(run: Run) -> Backend:
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
+        compute_deviation=settings.compute_deviation,
+        seed=settings.seed,
     )
 
 
