@@ -8,12 +8,14 @@ from traces.cli import Command, dispatch
 
 COMMANDS = {
     "inspect": Command(
-        module="traces.inspect", summary="what a trace file is, what is in it, and everything odd about it"
+        module="traces.inspect.command", summary="what a trace file is, what is in it, and everything odd about it"
     ),
-    "convert": Command(module="traces.convert", summary="any trace file as one CSV or JSON lines"),
-    "make": Command(module="traces.make", summary="a synthetic trace from the fits that come with this package"),
+    "convert": Command(module="traces.writing.convert", summary="any trace file as one CSV or JSON lines"),
+    "make": Command(
+        module="traces.writing.make", summary="a synthetic trace from the fits that come with this package"
+    ),
     "formats": Command(
-        module="traces.known", summary="the formats that are read, and the rules by which odd files are"
+        module="traces.formats.command", summary="the formats that are read, and the rules by which odd files are"
     ),
 }
 
