@@ -19,7 +19,7 @@ ONE_RUN: Mapping[str, object] = {
     "variants": {},
     "rates": [],
     "rates_by_lengths": {},
-    "output": {"root": "", "folder": "", "figures": False},
+    "output": {"root": "", "folder": "", "figures": False, "page": False},
     "parallel": {"backend": "loky", "jobs": 1, "address": None},
 }
 """What run.json does not keep (``conf.grid.ONCE``): it says which runs there are, not how one comes out."""

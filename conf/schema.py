@@ -131,16 +131,18 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where results go, and whether figures are drawn from them.
+    """Where results go, and what is drawn from them.
 
     Attributes:
         root: folder in which experiments make theirs.
         folder: of this experiment. Runs that it holds complete are not done again.
+        page: whether ``report.html`` is written, too; ``python -m sim report FOLDER`` does so later.
     """
 
     root: str
     folder: str
     figures: bool
+    page: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
