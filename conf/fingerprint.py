@@ -44,6 +44,7 @@ TELLING = frozenset(
         "traces/runs_csv.py",
         "traces/style.py",
         "traces/sweep_plot.py",
+        "traces/timeline",
     }
 )
 """Source that no run executes, files and folders: results are kept when it changes."""

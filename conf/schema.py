@@ -146,6 +146,21 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSettings:
+    """A timeline of each run for ui.perfetto.dev: see ``traces/timeline``.
+
+    Attributes:
+        window: seconds from and until; empty: none is written. A simulated run keeps what crosses its link then.
+    """
+
+    window: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.window and (len(self.window) != 2 or not 0 <= self.window[0] < self.window[1]):
+            raise ValueError(f"timeline.window={list(self.window)} must be [FROM,UNTIL] in seconds, 0 <= FROM < UNTIL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """An experiment: systems compared under the same workloads.
 
@@ -182,6 +197,7 @@ class Settings:
     variants: Mapping[str, Variant]
     grid: Mapping[str, object]
     keep: tuple[Literal["steps", "decisions", "memory"], ...]
+    timeline: TimelineSettings
     output: Output
     parallel: Parallel
 

@@ -11,6 +11,7 @@ from sim.compute.base import ComputeModel
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
+from traces.copies import CopyLog
 from traces.device_tables import read_table
 
 MILLION = 10**6
@@ -26,6 +27,7 @@ def open_backend(
     vmm: Mapping[str, int],
     vmm_mode: str,
     compute_slowdown: float,
+    copies: CopyLog | None = None,
 ) -> SimBackend:
     """Make a simulated GPU that serves these models.
 
@@ -34,6 +36,7 @@ def open_backend(
         tables: folder of measured compute times, taken in their place.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
         compute_slowdown: share by which computation takes longer beside a copy.
+        copies: takes note of what crosses the link.
 
     Raises:
         ValueError: a constant is out of range, or a model was not measured.
@@ -45,6 +48,7 @@ def open_backend(
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
+        copies=copies,
     )
 
 

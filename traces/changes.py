@@ -28,6 +28,7 @@ class Change:
         lender: the model of which something changed; ``None`` if what was wanted did not fit.
         n_layers: layers of the lender; 0 without one, as all that follows.
         lent, returned: homes whose loan began and ended, each with its borrower.
+        moved: layers that begin to take turns in slots, or cease to.
         n_lent: loans from then on.
         n_cycling, n_slots: layers that take turns from then on, and in how many slots.
     """
@@ -42,6 +43,7 @@ class Change:
     n_layers: int = 0
     lent: tuple[tuple[int, int], ...] = ()
     returned: tuple[tuple[int, int], ...] = ()
+    moved: tuple[int, ...] = ()
     n_lent: int = 0
     n_cycling: int = 0
     n_slots: int = 0
@@ -130,6 +132,7 @@ def _changes(
             n_layers=len(now["homes"]),
             lent=tuple(loan for loan in after if loan not in before),
             returned=tuple(loan for loan in before if loan not in after),
+            moved=tuple(sorted({*cycles} ^ {*target["cycling"]})),
             n_lent=len(after),
             n_cycling=len(target["cycling"]),
             n_slots=target["n_slots"],
