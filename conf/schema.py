@@ -131,16 +131,33 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where results go, and whether figures are drawn from them.
+    """Where results go, and what is drawn from them.
 
     Attributes:
         root: folder in which experiments make theirs.
         folder: of this experiment. Runs that it holds complete are not done again.
+        page: whether ``report.html`` is written, too; ``python -m sim report FOLDER`` does so later.
     """
 
     root: str
     folder: str
     figures: bool
+    page: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSettings:
+    """A timeline of each run for ui.perfetto.dev: see ``traces/timeline``.
+
+    Attributes:
+        window: seconds from and until; empty: none is written. A simulated run keeps what crosses its link then.
+    """
+
+    window: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.window and (len(self.window) != 2 or not 0 <= self.window[0] < self.window[1]):
+            raise ValueError(f"timeline.window={list(self.window)} must be [FROM,UNTIL] in seconds, 0 <= FROM < UNTIL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +200,7 @@ class Settings:
     variants: Mapping[str, Variant]
     grid: Mapping[str, object]
     keep: tuple[Literal["steps", "decisions", "memory"], ...]
+    timeline: TimelineSettings
     output: Output
     parallel: Parallel
 

@@ -12,6 +12,7 @@ from sim.compute.perturbed import Perturbed
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
+from traces.copies import CopyLog
 from traces.device_tables import read_table
 
 MILLION = 10**6
@@ -29,6 +30,7 @@ def open_backend(
     compute_slowdown: float,
     compute_deviation: float = 0.0,
     seed: int = 0,
+    copies: CopyLog | None = None,
 ) -> SimBackend:
     """Make a simulated GPU that serves these models.
 
@@ -38,6 +40,7 @@ def open_backend(
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
         compute_slowdown: share by which computation takes longer beside a copy.
         compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Perturbed``.
+        copies: takes note of what crosses the link.
 
     Raises:
         ValueError: a constant is out of range, or a model was not measured.
@@ -54,6 +57,7 @@ def open_backend(
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
+        copies=copies,
     )
 
 

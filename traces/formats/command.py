@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traces.cli import Parser
 from traces.formats import FORMATS
-from traces.oddities import ODDITIES
+from traces.inspect.oddities import ODDITIES
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,24 +1,20 @@
-"""``python -m traces inspect FILE``: what a trace file is, what is in it, and everything odd about it."""
+"""One reading of a trace file: what it is, what is in it, and everything odd about it."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from policies.types import NS_PER_S
-from traces.cli import Parser
-from traces.context import context_tokens
 from traces.formats import Detected, Entry, Spelling, detect, externally_sorted, read_entries
 from traces.formats.records import ignored
-from traces.formats.values import UNITS_NS, Clock
-from traces.inspect_arrivals import LONG_GAP_NS, ArrivalStatistics
-from traces.inspect_chains import ChainStatistics
-from traces.inspect_lengths import LengthStatistics
-from traces.inspect_prefixes import BlockCache, blocks_of
-from traces.inspect_sessions import SessionStatistics
-from traces.oddities import Finds
+from traces.formats.values import Clock
+from traces.inspect.arrivals import LONG_GAP_NS, ArrivalStatistics
+from traces.inspect.chains import ChainStatistics
+from traces.inspect.lengths import LengthStatistics
+from traces.inspect.oddities import Finds
+from traces.inspect.prefixes import BlockCache, blocks_of
+from traces.inspect.sessions import SessionStatistics
 
 BLOCK_TOKENS = 512
 """Blocks in which contents are compared where the file has none of its own, as in the Mooncake traces."""
@@ -201,44 +197,3 @@ class Inspection:
             finds.add("blank_line", spelling.first_blank, count=spelling.n_blank)
         for column in self.detected.unknown:
             finds.add("unknown_column", detail=column)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Carry out ``inspect``.
-
-    Raises:
-        ValueError: the command line is wrong, or the file is not usable.
-    """
-    from traces.inspect_report import report, text  # which needs this module
-
-    parser = Parser(prog="python -m traces inspect", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--cache-blocks", type=_capacities, default=(), metavar="N[,N...]", help=_CACHE_HELP)
-    parser.add_argument(
-        "--model", metavar="NAME", help="of the catalogue, or a config.json: which requests are too long"
-    )
-    parser.add_argument("--context", type=_positive, metavar="TOKENS", help="the same with a number")
-    parser.add_argument("--time-unit", choices=tuple(UNITS_NS), help="of times that are numbers")
-    parser.add_argument("--rows", type=_positive, default=5, metavar="N", help="row numbers to name (5; at most 1000)")
-    parser.add_argument("--json", action="store_true", help="write one JSON document")
-    options = parser.parse_args(arguments)
-    context = context_tokens(options.model) if options.model is not None else options.context
-    found = Inspection(
-        options.file, time_unit=options.time_unit, cache_blocks=options.cache_blocks, context_tokens=context
-    )
-    document = report(found, options.rows)
-    print(json.dumps(document, indent=2) if options.json else text(document))
-    return 0
-
-
-_CACHE_HELP = "capacities of prefix caches to try, in blocks (the file's own, or 512 tokens)"
-
-
-def _capacities(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
-    return int(text)

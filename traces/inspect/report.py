@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from policies.types import NS_PER_S
-from traces.inspect import Inspection
-from traces.oddities import ODDITIES
+from traces.inspect.inspection import Inspection
+from traces.inspect.oddities import ODDITIES
 
 FIRST_DATE_NS = 10**9 * NS_PER_S
 """Times below are no dates since 1970: the file counts from somewhere else."""

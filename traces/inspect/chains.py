@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traces.inspect_lengths import LengthStatistics
-from traces.inspect_prefixes import Block
+from traces.inspect.lengths import LengthStatistics
+from traces.inspect.prefixes import Block
 
 MS = 10**6
 

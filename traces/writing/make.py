@@ -12,12 +12,12 @@ from pathlib import Path
 
 from policies.types import NS_PER_S
 from traces.arrivals import compress
-from traces.canonical import Line, require_writable, write
 from traces.cli import Parser
 from traces.lengths import LengthSettings, length_tables, lengths_of
 from traces.made_sessions import load_session_fit, session_fits
 from traces.sources import ArrivalSettings, fits, source_of
 from traces.streams import random_stream
+from traces.writing.canonical import Line, require_writable, write
 
 PROCESSES = ("poisson", "gamma")
 

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from traces.canonical import Line, require_writable, write
 from traces.cli import Parser
 from traces.formats import Entry, detect, externally_sorted, read_entries
 from traces.formats.records import OnFault, ignored
 from traces.formats.values import UNITS_NS
 from traces.sessions import think_ns
+from traces.writing.canonical import Line, require_writable, write
 
 
 def converted(path: Path, *, time_unit: str | None = None, on_fault: OnFault | None = None) -> Iterator[Line]:

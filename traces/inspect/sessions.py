@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from traces.formats import Entry
-from traces.inspect_lengths import LengthStatistics
+from traces.inspect.lengths import LengthStatistics
 
 PING_TOKENS = 16
 PING_FACTOR = 100
