@@ -51,6 +51,8 @@ class Roofline:
     host_s: float
     host_sequence_s: float
     host_scale: float
+    moe_bandwidth_share: float = 0.93
+    moe_flops_share: float = 0.32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +79,24 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """The models that share a GPU, by name; results count them in this order."""
+    """The models that share a GPU, by name; results count them in this order.
+
+    Attributes:
+        of: more of them, as ``conf/own_mix.py`` reads them: names of the catalogue or Hugging Face configs, each with
+            its sizes, share and activations worked out where ``models`` does not give them.
+        memory_share: of the HBM, for all of these together (vLLM's ``gpu_memory_utilization``).
+        context_tokens: the longest request of these; ``None``: as each model has it.
+    """
 
     name: str
     models: Mapping[str, ServedModel]
+    of: tuple[str, ...] = ()
+    memory_share: float = 0.9
+    context_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise ValueError("mix.models is empty; name at least one")
+            raise ValueError("mix.models is empty; name at least one there, or models of the catalogue in mix.of")
         for name, model in self.models.items():
             if not 0 < model.share <= 1:
                 raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
