@@ -5,7 +5,7 @@
 - **KV cache**: what the weights and activations of all models leave, divided so that every model holds tokens in
   proportion to its part of the requests.
 
-Both are ours; what ``mix.models`` gives is taken as it is.
+Both are ours; ``mix.shares`` are taken as they are.
 """
 
 from __future__ import annotations
@@ -33,13 +33,11 @@ DEFAULT_STEP_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """One model of an own mix, and what was given of it."""
+    """One model of an own mix."""
 
     key: str
     shape: ModelShape
     activation_bytes: int
-    share: float | None
-    priority: int | None
 
 
 def with_own_models(config: dict[str, Any]) -> dict[str, Any]:
@@ -55,18 +53,19 @@ def with_own_models(config: dict[str, Any]) -> dict[str, Any]:
     wanted = mix.get("of")
     if not wanted or wanted == OMEGACONF_MISSING:
         return config
-    models = list(_models(wanted, mix, config["serving"]))
-    shares = _shares(models, mix["memory_share"], config["hardware"], config["workload"].get("weights"))
+    if mix["models"]:
+        raise ValueError("mix.of and mix.models exclude each other; set mix=own")
+    models = [_own(model, mix["context_tokens"], config["serving"]) for model in each_named(wanted)]
+    shares = mix["shares"] or _shares(
+        models, mix["memory_share"], config["hardware"], config["workload"].get("weights")
+    )
+    if len(shares) != len(models):
+        raise ValueError(f"mix.shares={shares} are {len(shares)} for {len(models)} models; give one for each")
     filled = {
-        own.key: {
-            "shape": asdict(own.shape),
-            "share": share,
-            "activation_bytes": own.activation_bytes,
-            "priority": own.priority,
-        }
+        own.key: {"shape": asdict(own.shape), "share": share, "activation_bytes": own.activation_bytes}
         for own, share in zip(models, shares, strict=True)
     }
-    return {**config, "mix": {**mix, "models": filled, "of": []}}
+    return {**config, "mix": {**mix, "models": filled, "of": [], "shares": []}}
 
 
 def each_named(wanted: Sequence[str]) -> Iterator[Named]:
@@ -88,21 +87,9 @@ def each_named(wanted: Sequence[str]) -> Iterator[Named]:
             yield model if nth == 1 else replace(model, key=f"{model.key}_{nth}")
 
 
-def _models(wanted: Sequence[str], mix: Mapping[str, Any], serving: Mapping[str, Any]) -> Iterator[Own]:
-    given = dict(mix["models"])
-    for model in each_named(wanted):
-        own = {key: value for key, value in given.pop(model.key, {}).items() if value != OMEGACONF_MISSING}
-        shape = _limited(model.shape, mix["context_tokens"])
-        activation_bytes = own.get("activation_bytes")
-        yield Own(
-            key=model.key,
-            shape=shape,
-            activation_bytes=activations(shape, serving) if activation_bytes is None else activation_bytes,
-            share=own.get("share"),
-            priority=own.get("priority"),
-        )
-    if given:
-        raise ValueError(f"mix.models has {', '.join(given)}, which mix.of does not name; it names {', '.join(wanted)}")
+def _own(model: Named, context_tokens: int | None, serving: Mapping[str, Any]) -> Own:
+    shape = _limited(model.shape, context_tokens)
+    return Own(key=model.key, shape=shape, activation_bytes=activations(shape, serving))
 
 
 def _limited(shape: ModelShape, context_tokens: int | None) -> ModelShape:
@@ -128,24 +115,16 @@ def _shares(
         raise ValueError(f"mix.memory_share={memory_share} is outside (0, 1]")
     hbm_bytes, page = hardware["hbm_bytes"], hardware["page_bytes"]
     fixed = [_fixed_pages(own, page) * page for own in models]
-    open_ones = [index for index, own in enumerate(models) if own.share is None]
-    left = hbm_bytes * memory_share - sum(own.share * hbm_bytes for own in models if own.share is not None)
-    rest = left - sum(fixed[index] for index in open_ones)
-    if open_ones and rest <= 0:
+    rest = hbm_bytes * memory_share - sum(fixed)
+    if rest <= 0:
         raise ValueError(
             f"{', '.join(own.key for own in models)} need {sum(fixed) / GIB:.1f} GiB for weights and activations, and "
             f"{memory_share:.0%} of {hardware['name']} is {hbm_bytes * memory_share / GIB:.1f} GiB; take fewer models, "
             "a larger GPU or a shorter context"
         )
-    asked = [
-        (1.0 if weights is None or len(weights) != len(models) else weights[index]) * own.shape.kv_bytes_per_token
-        for index, own in enumerate(models)
-    ]
-    total = sum(asked[index] for index in open_ones) or 1.0
-    return [
-        (fixed[index] + rest * asked[index] / total) / hbm_bytes if own.share is None else own.share
-        for index, own in enumerate(models)
-    ]
+    parts = [1.0] * len(models) if weights is None or len(weights) != len(models) else weights
+    asked = [part * own.shape.kv_bytes_per_token for part, own in zip(parts, models, strict=True)]
+    return [(own + rest * part / sum(asked)) / hbm_bytes for own, part in zip(fixed, asked, strict=True)]
 
 
 def _fixed_pages(own: Own, page_bytes: int) -> int:

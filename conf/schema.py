@@ -83,7 +83,8 @@ class Mix:
 
     Attributes:
         of: more of them, as ``conf/own_mix.py`` reads them: names of the catalogue or Hugging Face configs, each with
-            its sizes, share and activations worked out where ``models`` does not give them.
+            its sizes, share and activations worked out.
+        shares: of the HBM, one for each of these; none: worked out, too.
         memory_share: of the HBM, for all of these together (vLLM's ``gpu_memory_utilization``).
         context_tokens: the longest request of these; ``None``: as each model has it.
     """
@@ -91,6 +92,7 @@ class Mix:
     name: str
     models: Mapping[str, ServedModel]
     of: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
     memory_share: float = 0.9
     context_tokens: int | None = None
 

@@ -92,7 +92,7 @@ class _Gemm:
 
 @dataclass(frozen=True, slots=True)
 class _Experts:
-    """Nanoseconds of the two grouped GEMMs of a layer's experts: all weights in use are read, every token multiplies."""
+    """Nanoseconds of a layer's two grouped GEMMs: the weights of experts in use are read, every token multiplies."""
 
     routing: Routing
     expert_ns: float
