@@ -8,6 +8,7 @@ from conf.cli import Command, dispatch
 
 COMMANDS = {
     "run": Command(module="conf.app", summary="simulate an experiment: every policy on the same arrivals"),
+    "plan": Command(module="conf.plan", summary="does lending pay with your models, traffic and GPU; what binds"),
     "report": Command(module="conf.gather", summary="one table and one figure of experiments that have run"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
     "schedule": Command(module="sim.schedule", summary="the scheduler alone, under a linear step-time model"),

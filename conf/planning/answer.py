@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 
 from conf.own_mix import each_named
 from conf.parallel import Parallel, side_by_side
@@ -11,12 +12,12 @@ from conf.planning.ask import Question
 from conf.planning.interval import Interval, interval
 from conf.planning.limits import LinkAnswer, Relief, link_that_pays, reliefs
 from conf.planning.measure import Measured
-from conf.planning.probe import Point, Search, highest_rate, measured
-from conf.planning.search import Bracket
-from conf.planning.slo import Slo
+from conf.planning.probe import Found, Point, Search, highest_rate, measured
+from conf.planning.search import Bracket, Ladder
 from conf.planning.streams import Traffic, traffic
-from conf.planning.systems import Configuration, System, configuration, systems
+from conf.planning.systems import Configuration, System, configuration, families
 from conf.run import Run
+from policies.memory.ledger import partition
 from traces.hf.model import HfModel
 
 WORTH = 0.02
@@ -109,6 +110,11 @@ class Answer:
         return self.gain is not None and self.gain.low > 0 and self.gain.mean >= WORTH
 
     @property
+    def is_unsure(self) -> bool:
+        """Whether the seeds do not tell if it pays."""
+        return not self.pays and self.gain is not None and self.gain.high >= WORTH
+
+    @property
     def recommended(self) -> System:
         """Lender if it pays, else the best without lending."""
         return self.lender if self.pays and self.lender is not None else self.reference
@@ -129,24 +135,44 @@ class Planner:
         self._asked = asked
         self._how = Parallel(jobs=asked.jobs)
         self._configuration: Configuration = configuration(asked)
-        self._systems = systems(asked)
-        first = self._configuration.run(self._systems[0])
+        self._families = families(asked)
+        first = self._configuration.run(self._families[0][0])
         self._traffic = traffic(first.settings, self._configuration.lengths, asked.n_seeds, asked.n_requests)
-        self._runs = {system: self._configuration.run(system, self._traffic) for system in self._systems}
+        start = (asked.rate_per_s or self._traffic.rate_per_s) / asked.n_gpus
+        self._ladder = Ladder(rate_per_s=start, precision=asked.precision)
+        self._runs = {
+            system: self._configuration.run(system, self._traffic) for family in self._families for system in family
+        }
 
     def answer(self) -> Answer:
         """Find everything out."""
-        asked, baseline = self._asked, self._systems[0]
-        base = self._search(baseline, [asked.rate_per_s or self._traffic.rate_per_s] * asked.n_seeds)
-        found = {baseline: base}
-        others = self._systems[1:]
+        baseline, *others = self._families
+        n_seeds = self._asked.n_seeds
+        found = {baseline[0]: self._all(self._searches(baseline[0], [self._ladder.rate_per_s] * n_seeds))}
+        base = [each.bracket for each in found[baseline[0]]]
         guesses = [bracket.low or bracket.high for bracket in base]
-        searches = [search for system in others for search in self._searches(system, guesses)]
-        brackets = self._all(searches)
-        for index, system in enumerate(others):
-            found[system] = brackets[index * asked.n_seeds : (index + 1) * asked.n_seeds]
-        rates = tuple(self._rates(system, found[system], base) for system in self._systems)
-        return self._concluded(rates)
+        searches = [search for family in others for search in self._searches(family[0], guesses)]
+        results = iter(self._all(searches))
+        for family in others:
+            found[family[0]] = list(islice(results, n_seeds))
+        for family in others:
+            for larger, system in pairwise(family):
+                found[system] = self._under_cap(system, found[larger])
+        return self._concluded(
+            tuple(
+                self._rates(system, [each.bracket for each in found[system]], base)
+                for family in self._families
+                for system in family
+            )
+        )
+
+    def _under_cap(self, system: System, larger: Sequence[Found]) -> list[Found]:
+        """Search under a smaller cap, where it was in reach under the larger one; elsewhere it changes nothing."""
+        assert system.cap is not None
+        same = [each.cap_in_reach <= system.cap for each in larger]
+        searches = self._searches(system, [each.bracket.low or each.bracket.high for each in larger])
+        anew = iter(self._all([search for search, is_same in zip(searches, same, strict=True) if not is_same]))
+        return [each if is_same else next(anew) for each, is_same in zip(larger, same, strict=True)]
 
     def _concluded(self, rates: tuple[Rates, ...]) -> Answer:
         reference = max((each for each in rates if not each.system.lends), key=lambda each: each.rate.mean)
@@ -169,36 +195,26 @@ class Planner:
             curve=(),
         )
         best = answer.of(answer.recommended)
-        answer = replace(
-            answer,
-            reliefs=reliefs(
-                self._configuration, self._traffic, best.system, best.brackets, self._asked.slo, self._how
-            ),
-            link=None
-            if lender is None
-            else link_that_pays(
-                self._configuration,
-                self._traffic,
-                [each.system for each in sorted(lenders, key=lambda each: -each.rate.mean)],
-                reference.brackets,
-                self._asked.slo,
-                self._how,
-                pays_now=answer.pays,
-            ),
+        how, slo = self._how, self._asked.slo
+        more = reliefs(self._configuration, self._traffic, best.system, best.brackets, self._ladder, slo, how)
+        link = None if lender is None else self._link(reference.brackets, pays_now=answer.pays)
+        curve = self._curve(compared, reference.rate.mean) if self._asked.report else ()
+        return replace(answer, reliefs=more, link=link, curve=curve)
+
+    def _link(self, reference: Sequence[Bracket], *, pays_now: bool) -> LinkAnswer:
+        lenders = [family[0] for family in self._families if family[0].lends]
+        return link_that_pays(
+            self._configuration, self._traffic, lenders, reference, self._asked.slo, self._how, pays_now=pays_now
         )
-        return replace(answer, curve=self._curve(compared, reference.rate.mean)) if self._asked.report else answer
 
     def _searches(self, system: System, guesses: Sequence[float]) -> list[Search]:
         asked = self._asked
         return [
-            Search(run=self._runs[system], stream=stream, slo=asked.slo, guess=guess, precision=asked.precision)
+            Search(run=self._runs[system], stream=stream, slo=asked.slo, ladder=self._ladder, guess=guess)
             for stream, guess in zip(self._traffic.streams, guesses, strict=True)
         ]
 
-    def _search(self, system: System, guesses: Sequence[float]) -> list[Bracket]:
-        return self._all(self._searches(system, guesses))
-
-    def _all(self, searches: Sequence[Search]) -> list[Bracket]:
+    def _all(self, searches: Sequence[Search]) -> list[Found]:
         return list(side_by_side(highest_rate, searches, self._how))
 
     def _rates(self, system: System, brackets: Sequence[Bracket], base: Sequence[Bracket]) -> Rates:
@@ -244,10 +260,12 @@ class Planner:
         )
 
     def _models(self) -> tuple[Model, ...]:
-        run = self._runs[self._systems[0]]
+        run = self._runs[self._families[0][0]]
         keys = list(run.settings.mix.models)
-        derived = [each.derived for each in each_named(self._asked.models)] if self._asked.models else [None] * len(keys)
-        caps = [system.cap for system in self._systems if system.cap is not None]
+        derived = (
+            [each.derived for each in each_named(self._asked.models)] if self._asked.models else [None] * len(keys)
+        )
+        caps = [system.cap for system in self._runs if system.cap is not None]
         return tuple(
             _model(run, index, key, of, max(caps, default=0.0), self._traffic.n_too_long[index])
             for index, (key, of) in enumerate(zip(keys, derived, strict=True))
@@ -260,11 +278,7 @@ def _gain(brackets: Sequence[Bracket], base: Sequence[Bracket]) -> Interval | No
     return interval([one.middle / other.middle - 1 for one, other in zip(brackets, base, strict=True)])
 
 
-def _model(
-    run: Run, index: int, key: str, derived: HfModel | None, cap: float, n_too_long: tuple[int, int]
-) -> Model:
-    from policies.memory.ledger import partition
-
+def _model(run: Run, index: int, key: str, derived: HfModel | None, cap: float, n_too_long: tuple[int, int]) -> Model:
     served = run.models[index]
     shape = served.shape
     part = partition(shape, run.hardware, share=served.share, activation_bytes=served.activation_bytes)
@@ -282,8 +296,3 @@ def _model(
         n_too_long=n_too_long,
         derived=derived,
     )
-
-
-def promise(slo: Slo) -> str:
-    """The promise in words."""
-    return slo.label

@@ -19,7 +19,7 @@ BYTES = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6}
 
 EXAMPLES = """
 examples:
-  python -m sim plan --models llama_3_8b*2,opt_13b --hardware h100_sxm --trace azure_code.csv --slo-ttft 2s --slo-tbt 100ms
+  python -m sim plan --models llama_3_8b*2,opt_13b --hardware h100_sxm --trace azure_code.csv --slo-ttft 2s
   python -m sim plan --models ./Qwen3-8B/config.json --hardware h200 --rate 4 --lengths sharegpt --report plan.html
 
 Anything else of the configuration is changed by KEY=VALUE, as for run:
@@ -157,7 +157,7 @@ def _parser() -> ArgumentParser:
     add("--policies", type=_policies, default=tuple(POLICIES), metavar="NAME,...", help="the first is the baseline")
     add("--caps", type=_numbers, default=(0.1, 0.25, 0.5), metavar="X,...", help="shares of layers (0.1,0.25,0.5)")
     add("--seeds", type=_seeds, default=5, metavar="N", help="draws, or windows of the trace (5)")
-    add("--requests", type=_count, default=800, metavar="N", help="of each of these (800)")
+    add("--requests", type=_count, default=600, metavar="N", help="of each of these (600)")
     add("--precision", type=_share, default=0.02, metavar="X", help="of a rate (0.02)")
     add("--jobs", type=_count, metavar="N", help="processes (as many as cores)")
     add("--json", type=Path, metavar="FILE", help="write the answer as a JSON document, too")

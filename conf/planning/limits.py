@@ -9,8 +9,8 @@ from typing import Any
 
 from conf.parallel import Parallel, side_by_side
 from conf.planning.interval import Interval, interval
-from conf.planning.probe import Point, Search, highest_rate, is_kept
-from conf.planning.search import Bracket
+from conf.planning.probe import Point, Search, highest_rate, watched
+from conf.planning.search import Bracket, Ladder
 from conf.planning.slo import Slo
 from conf.planning.streams import Traffic
 from conf.planning.systems import Configuration, System
@@ -19,8 +19,8 @@ from policies.setup import open_ledger
 MORE = 1.25
 """By which each resource is made better to see what it would give."""
 
-PRECISION = 0.01
-"""Of the rates that are compared for it."""
+MOST_SEEDS = 3
+"""Under which they are compared: enough to tell a resource that binds from one that does not."""
 
 MARGIN = 1.03
 """Over the rate without lending, at which lending must keep the promise to pay."""
@@ -65,38 +65,26 @@ def reliefs(
     traffic: Traffic,
     system: System,
     brackets: Sequence[Bracket],
+    ladder: Ladder,
     slo: Slo,
     how: Parallel,
 ) -> tuple[Relief, ...]:
-    """Search once more with each resource better; the largest gain first."""
+    """Search once more with each resource better, under the first ``MOST_SEEDS``; the largest gain first."""
     changes = _better(configuration, system)
+    before = list(brackets[:MOST_SEEDS])
+    if not all(bracket.middle for bracket in before):
+        return ()
     searches = [
         Search(
-            run=configuration.run(system, traffic, changed),
-            stream=stream,
-            slo=slo,
-            guess=bracket.middle or bracket.high,
-            precision=PRECISION,
+            run=configuration.run(system, traffic, changed), stream=stream, slo=slo, ladder=ladder, guess=bracket.high
         )
-        for changed in ({}, *changes.values())
-        for stream, bracket in zip(traffic.streams, brackets, strict=True)
+        for changed in changes.values()
+        for stream, bracket in zip(traffic.streams, before, strict=False)
     ]
-    found = list(side_by_side(highest_rate, searches, how))
-    n = len(brackets)
-    as_it_is = found[:n]
-    if not all(bracket.middle for bracket in as_it_is):
-        return ()
+    found = iter([each.bracket for each in side_by_side(highest_rate, searches, how)])
     gains = [
-        Relief(
-            resource=resource,
-            gain=interval(
-                [
-                    after.middle / before.middle - 1
-                    for after, before in zip(found[(index + 1) * n : (index + 2) * n], as_it_is, strict=True)
-                ]
-            ),
-        )
-        for index, resource in enumerate(changes)
+        Relief(resource=resource, gain=interval([next(found).middle / each.middle - 1 for each in before]))
+        for resource in changes
     ]
     return tuple(sorted(gains, key=lambda relief: -relief.gain.mean))
 
@@ -108,13 +96,15 @@ def _better(configuration: Configuration, system: System) -> dict[str, Mapping[s
     kv_pages = sum(part.kv_pages for part in open_ledger(run.models, run.hardware).partitions)
     share = sum(model.share for model in run.models)
     more_kv = round((MORE - 1) * kv_pages * hardware.page_bytes / share)
-    return {
+    changes: dict[str, Mapping[str, object]] = {
         "memory": {"hardware.hbm_bytes": hardware.hbm_bytes + more_kv},
         "HBM": {"hardware.hbm_bytes_per_s": round(hardware.hbm_bytes_per_s * MORE)},
         "computation": {"hardware.flops_per_s": round(hardware.flops_per_s * MORE)},
-        "link": _link(hardware, MORE),
         "host": {"hardware.roofline.host_scale": hardware.roofline.host_scale / MORE},
     }
+    if system.lends or run.policy.preemption == "swap":  # others copy nothing
+        changes["link"] = _link(hardware, MORE)
+    return changes
 
 
 def _link(hardware: Any, factor: float) -> dict[str, object]:
@@ -169,4 +159,4 @@ def link_that_pays(
 
 
 def _kept(point: Point) -> bool:
-    return is_kept(point.run, point.stream, point.slo, point.rate_per_s)
+    return watched(point.run, point.stream, point.slo, point.rate_per_s).is_kept

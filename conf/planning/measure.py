@@ -10,7 +10,7 @@ import numpy as np
 from conf.planning.slo import Slo, SloWatch
 from policies.backend import Batch, StepReport
 from policies.decision import Decision
-from policies.journal import GapCause, HbmUse
+from policies.journal import HbmUse
 from policies.serving.scheduler import Scheduler
 from policies.serving.sequence import Sequence, State
 from policies.types import NS_PER_S
@@ -77,7 +77,7 @@ class Measuring(SloWatch):
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
         """Count what is lent."""
-        del now_ns, refused
+        super().decided(now_ns, view, decision, changed=changed, refused=refused)
         if changed:
             before = sum(len(model.residency.loans) for model in view.models)
             self._n_lends += sum(len(target.loans) for target in decision.targets) > before

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from conf.carry_out import open_books, open_engine, seldom_collected
 from conf.planning.measure import Measured, Measuring
-from conf.planning.search import Bracket, limit
+from conf.planning.search import Bracket, Ladder
 from conf.planning.slo import Settled, Slo, SloWatch
 from conf.planning.streams import Stream
 from conf.run import Run
 from conf.worlds import open_world
 from policies.engine import Outcome
 from policies.journal import Journal
-
-SPAN = 1000.0
-"""Rates so many times below and above the guess are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +23,41 @@ class Search:
     run: Run
     stream: Stream
     slo: Slo
+    ladder: Ladder
     guess: float
-    precision: float
 
 
-def highest_rate(search: Search) -> Bracket:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        cap_in_reach: see ``SloWatch``; the most of all rates that were tried.
+    """
+
+    bracket: Bracket
+    cap_in_reach: float
+
+
+def highest_rate(search: Search) -> Found:
     """Carry out a search."""
+    reached = [0.0]
 
     def holds(rate_per_s: float) -> bool:
-        return is_kept(search.run, search.stream, search.slo, rate_per_s)
+        watch = watched(search.run, search.stream, search.slo, rate_per_s)
+        reached.append(watch.cap_in_reach)
+        return watch.is_kept
 
-    guess = search.guess
-    return limit(holds, guess, precision=search.precision, least=guess / SPAN, most=guess * SPAN)
+    bracket = search.ladder.limit(holds, search.guess)
+    return Found(bracket=bracket, cap_in_reach=max(reached))
 
 
-def is_kept(run: Run, stream: Stream, slo: Slo, rate_per_s: float) -> bool:
+def watched(run: Run, stream: Stream, slo: Slo, rate_per_s: float) -> SloWatch:
     """Serve until it is settled whether the promise is kept."""
     watch = SloWatch(slo, len(stream.arrivals))
-    try:
+    with suppress(Settled):
         _serve(run, stream, rate_per_s, watch)
-    except Settled:
-        pass
-    return watch.is_kept
+    return watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

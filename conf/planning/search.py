@@ -1,18 +1,25 @@
-"""Up to which rate something holds: steps away from a guess that grow, then bisection."""
+"""Up to which rate something holds: on a ladder of rates, by steps that grow away from a guess, then by bisection.
+
+All systems that are compared stand on the same ladder, so that those which behave alike get the same rate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from functools import cache
+from math import floor, inf, log, sqrt
 
-FIRST_STEP = 1.06
-"""By which the guess is changed first; each step after it is the square of the one before."""
+FIRST_STEP = 2
+"""Rungs from the guess to the first other rate that is tried; each step is twice the one before."""
+
+SPAN = 1000.0
+"""Rates so many times below and above the first rung are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """``holds`` is true at ``low`` and false at ``high``. ``low`` is 0 if it was nowhere, ``high`` infinite likewise."""
+    """It holds at ``low`` and not at ``high``. ``low`` is 0 if it held nowhere, ``high`` infinite if everywhere."""
 
     low: float
     high: float
@@ -22,43 +29,48 @@ class Bracket:
         """The rate that stands for the bracket: its geometric mean, or the end that is there."""
         if self.low == 0:
             return 0.0
-        return self.low if self.high == float("inf") else sqrt(self.low * self.high)
+        return self.low if self.high == inf else sqrt(self.low * self.high)
 
 
-def limit(holds: Callable[[float], bool], guess: float, *, precision: float, least: float, most: float) -> Bracket:
-    """Bracket the rate up to which ``holds`` is true.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """Rates that differ by a factor of ``1 + precision`` from one rung to the next; rung 0 is ``rate_per_s``."""
 
-    Where it is true again above a rate at which it is false, any such change may be found.
+    rate_per_s: float
+    precision: float
 
-    Args:
-        guess: within ``least`` and ``most``.
-        precision: of the bracket: its ends differ by this factor less 1 at most.
-        least, most: rates beyond which nothing is tried.
-    """
-    step = FIRST_STEP
-    if holds(guess):
-        low, high = guess, guess
-        while high == low:
-            tried = min(most, low * step)
-            if holds(tried):
-                if tried == most:
-                    return Bracket(most, float("inf"))
-                low = high = tried
-                step *= step
+    def rate(self, rung: int) -> float:
+        """The rate of a rung, which may be negative."""
+        return self.rate_per_s * (1 + self.precision) ** rung
+
+    def below(self, rate_per_s: float) -> int:
+        """The highest rung that is not above a rate."""
+        return floor(log(rate_per_s / self.rate_per_s) / log(1 + self.precision) + 1e-9)
+
+    def limit(self, holds: Callable[[float], bool], guess: float) -> Bracket:
+        """Bracket the rate up to which ``holds`` is true, by neighbouring rungs.
+
+        Where it is true again above a rate at which it is false, any such change may be found.
+        """
+
+        @cache
+        def at(rung: int) -> bool:
+            return holds(self.rate(rung))
+
+        furthest = self.below(self.rate_per_s * SPAN)
+        low = high = max(-furthest, min(furthest, self.below(guess)))
+        step = FIRST_STEP
+        while at(low) == at(high):
+            if at(high):
+                if high == furthest:
+                    return Bracket(self.rate(high), inf)
+                low, high = high, min(furthest, high + step)
             else:
-                high = tried
-    else:
-        low, high = guess, guess
-        while high == low:
-            tried = max(least, high / step)
-            if holds(tried):
-                low = tried
-            elif tried == least:
-                return Bracket(0.0, least)
-            else:
-                low = high = tried
-                step *= step
-    while high > low * (1 + precision):
-        middle = sqrt(low * high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return Bracket(low, high)
+                if low == -furthest:
+                    return Bracket(0.0, self.rate(low))
+                low, high = max(-furthest, low - step), low
+            step *= 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if at(middle) else (low, middle)
+        return Bracket(self.rate(low), self.rate(high))

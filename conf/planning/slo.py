@@ -55,9 +55,7 @@ class Slo:
         n_gaps = seq.n_output - 1
         gap_ns = 0
         if n_gaps:
-            gap_ns = (
-                (seq.last_token_ns - seq.first_token_ns) // n_gaps if self.gap == "mean" else seq.max_gap_ns
-            )
+            gap_ns = (seq.last_token_ns - seq.first_token_ns) // n_gaps if self.gap == "mean" else seq.max_gap_ns
         ttft_ns = seq.first_token_ns - seq.request.arrival_ns
         return ttft_ns > self.ttft_s * NS_PER_S, gap_ns > self.tbt_s * NS_PER_S
 
@@ -87,9 +85,12 @@ class SloWatch:
 
     Attributes:
         n_ttft, n_tbt: requests that missed the one or the other.
+        cap_in_reach: share of a model's layers, the most of any, that would have been lent with one layer more: a
+            cap of as much has not changed the run.
     """
 
     def __init__(self, slo: Slo, n_requests: int, *, settles: bool = True) -> None:
+        self.cap_in_reach = 0.0
         self.n_met = self.n_missed = self.n_ttft = self.n_tbt = 0
         self._slo = slo
         self._most = slo.most_misses(n_requests)
@@ -140,7 +141,11 @@ class SloWatch:
         """Keep nothing."""
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
-        """Keep nothing."""
+        """Note how much is lent of any model."""
+        del now_ns, refused
+        if changed:
+            for model, target in zip(view.models, decision.targets, strict=True):
+                self.cap_in_reach = max(self.cap_in_reach, (len(target.loans) + 1) / model.residency.n_layers)
 
     def hbm(self, now_ns: int, uses: Seq[HbmUse]) -> None:
         """Keep nothing."""

@@ -28,17 +28,26 @@ CAP = "max_remapped_fraction"
 """The setting of a policy that is its cap."""
 
 
+BOUND = "inactive_bound"
+"""The setting that says how much an idle model may lend."""
+
+BOUNDS = {"prefill": "", "no_stall": " no-stall"}
+"""Its values that are tried, and what they add to a name: the paper's, and ours that never makes a step wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A policy, with a cap if it has one."""
+    """A policy, with a cap and a bound for idle models if it has them."""
 
     policy: str
     cap: float | None = None
+    bound: str | None = None
 
     @property
     def name(self) -> str:
         """What to call it."""
-        return self.policy if self.cap is None else f"{self.policy} {self.cap:.0%}"
+        cap = "" if self.cap is None else f" {self.cap:.0%}"
+        return f"{self.policy}{cap}{BOUNDS.get(self.bound or '', '')}"
 
     @property
     def lends(self) -> bool:
@@ -48,7 +57,8 @@ class System:
     @property
     def changes(self) -> dict[str, object]:
         """What of the configuration is its own."""
-        return {} if self.cap is None else {f"policy.{self.policy}.{CAP}": self.cap}
+        own = {CAP: self.cap, BOUND: self.bound}
+        return {f"policy.{self.policy}.{name}": value for name, value in own.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +86,15 @@ class Configuration:
         return checked_run(configured(held_to_schema(cfg)), self.lengths, system.name, system.policy, requests)
 
 
-def systems(asked: Question) -> list[System]:
-    """The policies that are asked for, those with a cap once for each of the caps; the baseline first."""
-    found: list[System] = []
+def families(asked: Question) -> list[list[System]]:
+    """The policies that are asked for, the baseline first; each family differs in its cap alone, the largest first."""
+    found: list[list[System]] = []
     for name in asked.policies:
-        has_cap = any(field.name == CAP for field in fields(cast("Any", POLICIES[name])))
-        found += [System(policy=name, cap=cap) for cap in asked.caps] if has_cap else [System(policy=name)]
+        settings = {field.name for field in fields(cast("Any", POLICIES[name]))}
+        is_given = any(f"policy.{name}.{BOUND}" in word for word in asked.overrides)
+        bounds = list(BOUNDS) if BOUND in settings and not is_given else [None]
+        caps = sorted(asked.caps, reverse=True) if CAP in settings else [None]
+        found += [[System(policy=name, cap=cap, bound=bound) for cap in caps] for bound in bounds]
     return found
 
 
