@@ -135,6 +135,11 @@ def _assemble(
     requests: Requests | None,
 ) -> Run:
     models = tuple(settings.mix.models.values())
+    if settings.hardware.unified and settings.policy[policy].lends:
+        raise ValueError(
+            f"{system} lends, and on hardware {settings.hardware.name} host and device have one memory: nothing is "
+            "gained; compare policies that do not lend, or take another hardware"
+        )
     return Run(
         system=system,
         lengths=lengths,

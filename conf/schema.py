@@ -65,7 +65,11 @@ class Vmm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A GPU and its link to host memory, every number with its source in ``conf/hardware``."""
+    """A GPU and its link to host memory, every number with its source in ``conf/hardware``.
+
+    Attributes:
+        unified: host and device share one memory, so that lending gains nothing: policies that lend are refused.
+    """
 
     name: str
     hbm_bytes: int
@@ -75,6 +79,7 @@ class Hardware:
     link: Link
     roofline: Roofline
     vmm: Vmm
+    unified: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ class Planner:
     def _concluded(self, rates: tuple[Rates, ...]) -> Answer:
         reference = max((each for each in rates if not each.system.lends), key=lambda each: each.rate.mean)
         lenders = [each for each in rates if each.system.lends]
-        lender = max(lenders, key=lambda each: each.rate.mean, default=None)
+        lender = max(lenders, key=lambda each: (each.rate.mean, -(each.system.cap or 0.0)), default=None)
         gain = None if lender is None else _gain(lender.brackets, reference.brackets)
         compared = [reference.system] if lender is None else [reference.system, lender.system]
         answer = Answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conf.planning.answer import Answer, Model, Served
+from conf.planning.answer import Answer, Model, Rates, Served
 from conf.planning.interval import Interval
 from conf.planning.limits import LINK_PRECISION, MORE, Relief
 from policies.types import GB, GIB, KIB, MIB
@@ -160,17 +160,7 @@ def model_cells(model: Model) -> list[str]:
     ]
 
 
-MODEL_HEADS = (
-    "model",
-    "layers",
-    "layer MiB",
-    "expert MiB",
-    "all GiB",
-    "KV KiB/token",
-    "of HBM",
-    "KV tokens",
-    "context",
-)
+MODEL_HEADS = ("model", "layers", "layer MiB", "expert MiB", "all GiB", "KiB/token", "of HBM", "KV tokens", "context")
 
 RATE_HEADS = ("system", "keeps it up to", "95 %", "against the first")
 
@@ -188,11 +178,7 @@ def rate_rows(answer: Answer) -> Iterator[list[str]]:
         yield [each.system.name, f"{_rate(each.rate.mean)}/s", f"{_rate(low)} - {_rate(high)}", gain]
 
 
-def _kin(one: object, other: object) -> bool:
-    from conf.planning.answer import Rates
-
-    assert isinstance(one, Rates)
-    assert isinstance(other, Rates)
+def _kin(one: Rates, other: Rates) -> bool:
     return (one.system.policy, one.system.bound) == (other.system.policy, other.system.bound)
 
 
