@@ -9,6 +9,7 @@ from conf.cli import Command, dispatch
 COMMANDS = {
     "run": Command(module="conf.app", summary="simulate an experiment: every policy on the same arrivals"),
     "plan": Command(module="conf.plan", summary="does lending pay with your models, traffic and GPU; what binds"),
+    "models": Command(module="conf.show_models", summary="the catalogue, or the sizes that a config.json gives"),
     "report": Command(module="conf.gather", summary="one table and one figure of experiments that have run"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
     "schedule": Command(module="sim.schedule", summary="the scheduler alone, under a linear step-time model"),

@@ -13,6 +13,9 @@ from math import floor, inf, log, sqrt
 FIRST_STEP = 2
 """Rungs from the guess to the first other rate that is tried; each step is twice the one before."""
 
+LOOK_BACK = (1, 3, 7)
+"""Rungs below the rate that bisection finds, at which it must hold, too."""
+
 SPAN = 1000.0
 """Rates so many times below and above the first rung are tried."""
 
@@ -50,7 +53,8 @@ class Ladder:
     def limit(self, holds: Callable[[float], bool], guess: float) -> Bracket:
         """Bracket the rate up to which ``holds`` is true, by neighbouring rungs.
 
-        Where it is true again above a rate at which it is false, any such change may be found.
+        Where it is false at a rate and true again above, the lower change is meant; the rungs ``LOOK_BACK`` below what
+        bisection finds are looked at, and the search goes on from one where it is false.
         """
 
         @cache
@@ -70,7 +74,16 @@ class Ladder:
                     return Bracket(0.0, self.rate(low))
                 low, high = max(-furthest, low - step), low
             step *= 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if at(middle) else (low, middle)
-        return Bracket(self.rate(low), self.rate(high))
+        while True:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if at(middle) else (low, middle)
+            broken = [low - back for back in LOOK_BACK if low - back >= -furthest and not at(low - back)]
+            if not broken:
+                return Bracket(self.rate(low), self.rate(high))
+            high = min(broken)
+            step = FIRST_STEP
+            while not at(low := max(-furthest, high - step)):
+                if low == -furthest:
+                    return Bracket(0.0, self.rate(low))
+                high, step = low, 2 * step

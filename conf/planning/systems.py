@@ -126,7 +126,8 @@ def _overrides(asked: Question) -> list[str]:
         own.append(f"hardware={asked.hardware}")
     if asked.weights:
         own.append(f"workload.weights=[{','.join(map(str, asked.weights))}]")
-    own.append("workload.duration_s=null")
+    is_trace = asked.trace is not None or any(word.startswith("arrivals.path=") for word in asked.overrides)
+    own += ["workload.duration_s=null", f"workload.n_requests={'null' if is_trace else asked.n_requests}"]
     return [*own, *_requests(asked), *given]
 
 
