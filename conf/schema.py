@@ -51,8 +51,8 @@ class Roofline:
     host_s: float
     host_sequence_s: float
     host_scale: float
-    moe_bandwidth_share: float = 0.93
-    moe_flops_share: float = 0.32
+    moe_bandwidth_share: float = 0.82
+    moe_flops_share: float = 0.48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +172,10 @@ class Settings:
             only one.
         rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
             later.
-        compute: where the simulator takes compute times from: fitted constants, or measured tables.
-        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
+        compute: where the simulator takes compute times from: fitted constants, measured tables, or the measured
+            operations that the package aiconfigurator-core carries (``sim/compute/op_table.py``).
+        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the
+            name of a GPU there; ``None``: the one that the hardware is, see ``conf/worlds.py``.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
@@ -192,7 +194,7 @@ class Settings:
     serving: Serving
     tenancy: Tenancy
     backend: BackendSettings
-    compute: Literal["roofline", "table"] = "roofline"
+    compute: Literal["roofline", "table", "aiconfigurator"] = "roofline"
     compute_tables: str | None = None
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
     compare: tuple[str, ...]

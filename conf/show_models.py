@@ -48,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _lines(found: Sequence[Named]) -> Iterator[str]:
-    yield f"{'':<20} {'layers':>6} {'layer MiB':>10} {'expert MiB':>10} {'all GiB':>8} {'KV KiB/token':>12} {'context':>8}"
+    heads = f"{'layers':>6} {'layer MiB':>10} {'expert MiB':>10} {'all GiB':>8} {'KV KiB/token':>12} {'context':>8}"
+    yield f"{'':<20} {heads}"
     for model in found:
         shape = model.shape
         expert = "" if shape.mixture is None else f"{shape.mixture.expert_bytes / MIB:.4g}"

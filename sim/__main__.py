@@ -12,6 +12,7 @@ COMMANDS = {
     "models": Command(module="conf.show_models", summary="the catalogue, or the sizes that a config.json gives"),
     "report": Command(module="conf.gather", summary="one table and one figure of experiments that have run"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
+    "roofline": Command(module="conf.roofline_error", summary="error of a roofline against measured operations"),
     "schedule": Command(module="sim.schedule", summary="the scheduler alone, under a linear step-time model"),
 }
 

@@ -27,6 +27,10 @@ GROUP_BITS = 16
 """Scale of a group of AWQ or GPTQ weights; its zero has the bits of a weight."""
 
 
+MODELOPT = "hf_quant_config.json"
+"""Where NVIDIA's ModelOpt writes what others write into ``quantization_config``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bits:
     """Of a weight in the layers' matrices, and in the experts'."""
@@ -71,6 +75,8 @@ def model_of(path: Path) -> HfModel:
 def _bits(config: HfConfig) -> Bits:
     found: Any = config.values.get("quantization_config")
     if not isinstance(found, dict):
+        if (config.path.parent / MODELOPT).exists():
+            raise ValueError(f"{config.path}: {MODELOPT} beside it says how it is quantised, which is not known here")
         return Bits()
     given = cast("dict[str, Any]", found)
     match str(given.get("quant_method", "")):
@@ -82,11 +88,30 @@ def _bits(config: HfConfig) -> Bits:
             bits, group = given["bits"], given["group_size"]
             weight = Fraction(bits) + (Fraction(GROUP_BITS + bits, group) if group > 0 else 0)
             return Bits(layer=weight, expert=weight)
+        case "compressed-tensors" if (weights := _group_weights(given)) is not None:
+            bits, group = weights
+            weight = Fraction(bits) + (Fraction(GROUP_BITS, group) if group else 0)
+            return Bits(layer=weight, expert=weight)
         case method:
             raise ValueError(
                 f"{config.path}: quantization_config of {method or 'no quant_method'} is not known; "
-                "known are fp8, mxfp4, awq and gptq with bits and group_size"
+                "known are fp8, mxfp4, compressed-tensors, awq and gptq with bits and group_size"
             )
+
+
+def _group_weights(given: dict[str, Any]) -> tuple[int, int | None] | None:
+    """Bits and group size of the weights, where all groups of a compressed-tensors config have the same."""
+    groups: Any = given.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        return None
+    found: set[tuple[int, int | None]] = set()
+    for group in cast("dict[str, Any]", groups).values():
+        weights: Any = group.get("weights") if isinstance(group, dict) else None
+        if not isinstance(weights, dict) or not isinstance(weights.get("num_bits"), int):
+            return None
+        size = weights.get("group_size")
+        found.add((weights["num_bits"], size if isinstance(size, int) and size > 0 else None))
+    return found.pop() if len(found) == 1 else None
 
 
 def _bytes(n_params: int, bits: Fraction) -> int:
