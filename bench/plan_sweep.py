@@ -43,7 +43,7 @@ AZURE = ["--trace", str(TRACE)] if TRACE.exists() else ["--arrivals", "azure_lik
 MIXES: dict[str, list[str]] = {
     "azure": ["--models", "llama_3_8b*2,opt_13b", "--hardware", "h100_sxm", *AZURE],
     "c1": ["mix=c1", "hardware=gh200_paper", "lengths=[sharegpt]", "arrivals=azure_like"],
-    "c2": ["mix=c2", "hardware=gh200_paper", "lengths=[alpaca]", "arrivals=azure_like", "--slo-ttft", "5s"],
+    "c2": ["mix=c2", "hardware=gh200_paper", "lengths=[sharegpt]", "arrivals=azure_like"],
     "opt": ["--models", "opt_13b*2", "--hardware", "a100_80", "--lengths", "sharegpt"],
     "moe": ["--models", "qwen3_30b_a3b", "--hardware", "h100_sxm", "--lengths", "azure_conv", "--context", "8192"],
 }
@@ -101,7 +101,7 @@ def _keeps(sweep: Sweep, rate_per_s: float) -> bool:
 
 def rows(name: str, arguments: Sequence[str], how: Parallel) -> Iterator[Row]:
     """Plan a mix, then sweep each of its systems."""
-    asked = question([*arguments, *SYSTEMS, "--seeds", "3", "--requests", "400"])
+    asked = question([*arguments, *SYSTEMS, "--seeds", "3"])
     answer = Planner(asked).answer()
     made = configuration(asked)
     for rates in answer.rates:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
+from math import ceil
+from statistics import fmean
 
 from conf.own_mix import each_named
 from conf.parallel import Parallel, side_by_side
@@ -19,6 +21,12 @@ from conf.planning.systems import Configuration, System, configuration, families
 from conf.run import Run
 from policies.memory.ledger import partition
 from traces.hf.model import HfModel
+
+FEWEST, MOST = 600, 20_000
+"""Requests of a seed, unless they are given."""
+
+HEADROOM = 2.0
+"""How much faster than the baseline a system may be before its requests are too few."""
 
 WORTH = 0.02
 """Gain in rate below which lending is not called worth it: as fine as the rates are found."""
@@ -136,19 +144,38 @@ class Planner:
         self._how = Parallel(jobs=asked.jobs)
         self._configuration: Configuration = configuration(asked)
         self._families = families(asked)
+        self._take(asked.n_requests or FEWEST)
+
+    def _take(self, n_requests: int) -> None:
+        """Draw so many requests a seed, and put the systems together that serve them."""
+        asked = self._asked
         first = self._configuration.run(self._families[0][0])
-        self._traffic = traffic(first.settings, self._configuration.lengths, asked.n_seeds, asked.n_requests)
+        self._traffic = traffic(first.settings, self._configuration.lengths, asked.n_seeds, n_requests)
         start = (asked.rate_per_s or self._traffic.rate_per_s) / asked.n_gpus
         self._ladder = Ladder(rate_per_s=start, precision=asked.precision)
         self._runs = {
             system: self._configuration.run(system, self._traffic) for family in self._families for system in family
         }
 
+    def _base(self) -> list[Found]:
+        """Search with the baseline, and with more requests if these come too fast to show an overload."""
+        baseline = self._families[0][0]
+        guess, n_requests = self._ladder.rate_per_s, self._asked.n_requests or FEWEST
+        while True:
+            found = self._all(self._searches(baseline, [guess] * self._asked.n_seeds))
+            rates = [each.bracket.middle for each in found]
+            needed = ceil(HEADROOM * max(rates) * self._asked.slo.span_s)
+            is_all = any(len(stream.arrivals) < n_requests for stream in self._traffic.streams)
+            if self._asked.n_requests is not None or n_requests >= min(needed, MOST) or is_all:
+                return found
+            guess, n_requests = fmean(rates), min(needed, MOST, 4 * n_requests)
+            self._take(n_requests)
+
     def answer(self) -> Answer:
         """Find everything out."""
         baseline, *others = self._families
         n_seeds = self._asked.n_seeds
-        found = {baseline[0]: self._all(self._searches(baseline[0], [self._ladder.rate_per_s] * n_seeds))}
+        found = {baseline[0]: self._base()}
         base = [each.bracket for each in found[baseline[0]]]
         guesses = [bracket.low or bracket.high for bracket in base]
         searches = [search for family in others for search in self._searches(family[0], guesses)]

@@ -40,6 +40,7 @@ class Question:
         arrivals: of ``conf/arrivals``, where there is no trace.
         lengths: of ``conf/lengths``, or PROMPT:OUTPUT; ``None``: the trace's own.
         caps: shares of a model's layers that a policy with a cap may lend.
+        n_requests: of each seed; ``None``: as many as the promise needs.
         overrides: as Hydra takes them.
     """
 
@@ -58,7 +59,7 @@ class Question:
     policies: tuple[str, ...]
     caps: tuple[float, ...]
     n_seeds: int
-    n_requests: int
+    n_requests: int | None
     precision: float
     jobs: int | None
     json: Path | None
@@ -157,7 +158,7 @@ def _parser() -> ArgumentParser:
     add("--policies", type=_policies, default=tuple(POLICIES), metavar="NAME,...", help="the first is the baseline")
     add("--caps", type=_numbers, default=(0.1, 0.25, 0.5), metavar="X,...", help="shares of layers (0.1,0.25,0.5)")
     add("--seeds", type=_seeds, default=5, metavar="N", help="draws, or windows of the trace (5)")
-    add("--requests", type=_count, default=600, metavar="N", help="of each of these (600)")
+    add("--requests", type=_count, metavar="N", help="of each of these (as many as the promise needs, 600 or more)")
     add("--precision", type=_share, default=0.02, metavar="X", help="of a rate (0.02)")
     add("--jobs", type=_count, metavar="N", help="processes (as many as cores)")
     add("--json", type=Path, metavar="FILE", help="write the answer as a JSON document, too")

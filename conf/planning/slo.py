@@ -19,6 +19,10 @@ LOOKED_EVERY = 64
 """Steps after which waiting requests are looked at for those that are overdue: speed only."""
 
 
+OVERLOAD = 0.05
+"""Share by which a rate may exceed what is served without being noticed: as fine as rates are promised to be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
     """A promise: so large a share of all requests has its first token and its tokens in time.
@@ -62,6 +66,15 @@ class Slo:
     def most_misses(self, n_requests: int) -> int:
         """Requests of so many that may miss it."""
         return n_requests - ceil(self.share * n_requests - 1e-9)  # 0.9 * 10 is 9.000000000000002 for some shares
+
+    @property
+    def span_s(self) -> float:
+        """How long requests must come for an overload of ``OVERLOAD`` to break it.
+
+        A queue that grows by that share of the time delays a request after t seconds by as much of t, and the last
+        ``share`` of the requests, at least, must be late.
+        """
+        return self.ttft_s / (OVERLOAD * self.share)
 
     @property
     def label(self) -> str:

@@ -24,6 +24,9 @@ assert _schema.app
 LONGEST_CONTEXT = 32_768
 """Longest request where nobody says: vLLM 0.7.3 computes longer prompts in pieces, which the default here does not."""
 
+MOST_REQUESTS = 100_000
+"""Of a seed whose source has no end."""
+
 CAP = "max_remapped_fraction"
 """The setting of a policy that is its cap."""
 
@@ -127,7 +130,7 @@ def _overrides(asked: Question) -> list[str]:
     if asked.weights:
         own.append(f"workload.weights=[{','.join(map(str, asked.weights))}]")
     is_trace = asked.trace is not None or any(word.startswith("arrivals.path=") for word in asked.overrides)
-    own += ["workload.duration_s=null", f"workload.n_requests={'null' if is_trace else asked.n_requests}"]
+    own += ["workload.duration_s=null", f"workload.n_requests={'null' if is_trace else MOST_REQUESTS}"]
     return [*own, *_requests(asked), *given]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from conf.planning.answer import Answer, Model, Rates, Served
 from conf.planning.interval import Interval
 from conf.planning.limits import LINK_PRECISION, MORE, Relief
+from conf.planning.slo import OVERLOAD
 from policies.types import GB, GIB, KIB, MIB
 
 BINDS = 0.02
@@ -123,6 +125,14 @@ def oddities(answer: Answer) -> Iterator[str]:
             yield f"{model.name}: {n} of {of} requests exceed {model.context_tokens} tokens and are left out."
     if answer.asked.n_gpus > 1:
         yield f"{answer.asked.n_gpus} GPUs, each with all models and an even part of the requests."
+    slo = answer.asked.slo
+    fastest = max(bracket.low for each in answer.rates for bracket in each.brackets)
+    n, needed = len(answer.traffic.streams[0].arrivals), ceil(fastest * slo.span_s)
+    if n < needed:
+        yield (
+            f"{n} requests last {n / fastest:.3g} s at {_rate(fastest * answer.asked.n_gpus)} requests/s, too short to "
+            f"show an overload of {OVERLOAD:.0%}: the highest rates may be too high; take --requests {needed}."
+        )
     infinite = [each.system.name for each in answer.rates if any(b.high == float("inf") for b in each.brackets)]
     if infinite:
         yield f"{', '.join(infinite)}: kept at every rate that was tried; take more --requests."
