@@ -148,5 +148,5 @@ def test_help_lists_what_there_is_to_choose(command: CommandLine, capsys: pytest
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert "experiment: c1, c2, demo" in out
-    assert "mix: c1, c2, exec_tiny, single_opt_13b" in out
+    assert "mix: c1, c2, exec_tiny" in out
     assert ", ".join(POLICIES) in out
