@@ -29,6 +29,7 @@ PACKAGES = ("conf", "executor", "policies", "sim", "traces")
 
 TELLING = frozenset(
     {
+        "conf/beside.py",
         "conf/cli.py",
         "conf/cluster.py",
         "conf/compare.py",
@@ -37,6 +38,7 @@ TELLING = frozenset(
         "traces/changes.py",
         "traces/claims.py",
         "traces/hbm_plot.py",
+        "traces/interchange",
         "traces/inspect",
         "traces/page",
         "traces/plots.py",
