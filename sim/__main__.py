@@ -11,6 +11,8 @@ COMMANDS = {
     "report": Command(module="conf.gather", summary="what runs have come to: one table, one figure, one HTML page"),
     "compare": Command(module="conf.beside", summary="runs and logs of real servers beside each other"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
+    "policies": Command(module="conf.list_policies", summary="every policy in a line, and its settings"),
+    "settings": Command(module="conf.reference", summary="the reference of every setting: docs/configuration.md"),
     "schedule": Command(module="sim.schedule", summary="the scheduler alone, under a linear step-time model"),
 }
 
