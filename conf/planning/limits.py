@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 from conf.parallel import Parallel, side_by_side
@@ -72,7 +72,7 @@ def reliefs(
     """Search once more with each resource better, under the first ``MOST_SEEDS``; the largest gain first."""
     changes = _better(configuration, system)
     before = list(brackets[:MOST_SEEDS])
-    if not all(bracket.middle for bracket in before):
+    if not all(bracket.low > 0 and bracket.high < inf for bracket in before):
         return ()
     searches = [
         Search(
@@ -142,7 +142,7 @@ def link_that_pays(
                 return system
         return None
 
-    if any(bracket.high == float("inf") for bracket in reference):
+    if any(bracket.high == inf for bracket in reference):
         return LinkAnswer(bytes_per_s=None, now_bytes_per_s=now, system=None)
     slow, fast = (1 / FASTEST, 1.0) if pays_now else (1.0, FASTEST)
     found = payer(fast)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, inf
 
 from conf.planning.answer import Answer, Model, Rates, Served
 from conf.planning.interval import Interval
@@ -73,7 +73,11 @@ def link(answer: Answer) -> str:
 def binds(answer: Answer) -> str:
     """What binds the recommended system."""
     if not answer.reliefs:
-        return "What binds: not to be told, since the promise is kept at no rate."
+        brackets = answer.of(answer.recommended).brackets
+        every = all(bracket.low for bracket in brackets)
+        return (
+            f"What binds: not to be told, since the promise is kept at {'every' if every else 'no'} rate of some seed."
+        )
     first = answer.reliefs[0]
     name = answer.recommended.name
     if first.gain.mean < BINDS:
@@ -133,7 +137,7 @@ def oddities(answer: Answer) -> Iterator[str]:
             f"{n} requests last {n / fastest:.3g} s at {_rate(fastest * answer.asked.n_gpus)} requests/s, too short to "
             f"show an overload of {OVERLOAD:.0%}: the highest rates may be too high; take --requests {needed}."
         )
-    infinite = [each.system.name for each in answer.rates if any(b.high == float("inf") for b in each.brackets)]
+    infinite = [each.system.name for each in answer.rates if any(b.high == inf for b in each.brackets)]
     if infinite:
         yield f"{', '.join(infinite)}: kept at every rate that was tried; take more --requests."
 
