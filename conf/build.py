@@ -170,4 +170,6 @@ def hardware_profile(hardware: Hardware) -> HardwareProfile:
             d2h_bytes_per_s=link.d2h_bytes_per_s,
             joint_bytes_per_s=link.joint_bytes_per_s,
         ),
+        cpu_attention_bytes_per_s=hardware.cpu.attention_bytes_per_s,
+        cpu_layer_ns=hardware.cpu.layer_ns,
     )

@@ -62,6 +62,14 @@ class Vmm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The CPU as it attends to KV cache in host memory: see ``HardwareProfile``; ``None``: not known."""
+
+    attention_bytes_per_s: int | None = None
+    layer_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """A GPU and its link to host memory, every number with its source in ``conf/hardware``."""
 
@@ -73,6 +81,7 @@ class Hardware:
     link: Link
     roofline: Roofline
     vmm: Vmm
+    cpu: Cpu = field(default_factory=Cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

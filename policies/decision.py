@@ -23,6 +23,8 @@ class Reason(Enum):
     IN_USE = "every lent range is in use"
     RESHAPE = "the same loans with other cycling layers or slots"
     RECLAIM = "the model whose turn it is takes its layers back"
+    HOLD_ON_HOST = "more KV cache is held in host memory"
+    LEAVE_HOST = "KV cache comes back from host memory"
     NOTHING = "nothing to change"
 
 

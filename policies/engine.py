@@ -115,6 +115,7 @@ class Engine:
             ValueError: arrivals go back in time.
         """
         backend = self._backend
+        self._relief.consult(self._lanes[0], Ask.START)
         self._expect(next(arrivals, None))
         while True:
             if self._next_ns <= backend.now_ns:

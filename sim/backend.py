@@ -10,9 +10,10 @@ import simpy
 
 from policies.backend import Batch, Change, StepReport
 from policies.memory.layout import home_pages
-from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
 from policies.types import NS_PER_S, HardwareProfile, ModelShape, Work
 from sim.compute.base import ComputeModel
+from sim.host_kv import HostKvCost
 from sim.link import Copy, Link
 from sim.pipeline import Pipeline
 from sim.vmm import VmmCost, VmmMode
@@ -63,6 +64,7 @@ class SimBackend:
         self._pipelines = [
             Pipeline([shape.layer_bytes] * shape.n_layers, self._link, static_slots=static_slots) for shape in shapes
         ]
+        self._on_host = [HostKvCost(shape, hardware) for shape in shapes]
         self._landings: list[_Landing] = []
         self._finished: StepReport | None = None
         self._busy: set[int] = set()
@@ -86,6 +88,8 @@ class SimBackend:
             case Load(model, layer, home):
                 copy = self._pipelines[model].load(layer, home, self.now_ns)
                 self._landings.append(_Landing(copy, model, layer))
+            case HoldOnHost(model, _, after):
+                self._on_host[model].held = after
             case MoveBlocks(_, moves, block_bytes):
                 read_and_written = 2 * block_bytes * len(moves)
                 self._remap_ns += -(-read_and_written * NS_PER_S // self._hardware.hbm_bytes_per_s)
@@ -170,6 +174,9 @@ class SimBackend:
             n_begun = max(0, stop_ns - start_ns) // (first_ns or 1) + 1
             if n_begun < n_steps:
                 n_steps = n_begun
+        on_host = self._on_host[lane]
+        if on_host.held is not None and work.n_decode_seqs:
+            return on_host.steps(self._pipelines[lane], compute, work, n_steps, start_ns, stop_ns)
         layers_ns = compute.repeated_layer_ns(work, n_steps)
         ends_ns, compute_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
         return ends_ns, compute_ns, stalls_ns, [rest_ns] * len(ends_ns)

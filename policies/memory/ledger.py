@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from policies.errors import HbmOverdrawn
 from policies.memory.layout import home_pages
-from policies.memory.ops import Op, Withdraw, landed, transition
+from policies.memory.ops import HoldOnHost, Op, Withdraw, landed, transition
 from policies.memory.residency import Residency, Target
 from policies.types import GIB, HardwareProfile, ModelShape
 
@@ -101,7 +101,7 @@ class Ledger:
         partitions: one a model.
 
     Attributes:
-        anything_lent: whether any home serves as KV cache.
+        anything_lent: whether any home serves as KV cache, or any KV cache lies on the host.
 
     Raises:
         ValueError: the partitions exceed the device.
@@ -128,7 +128,8 @@ class Ledger:
 
         Args:
             targets: one a model.
-            n_referenced: blocks in use in the range over (lender, home).
+            n_referenced: blocks in use in the range over (lender, home); a unit on the host counts as a home behind
+                those of its model.
 
         Raises:
             HbmOverdrawn: a range that would be withdrawn is in use, or a home is not free.
@@ -143,12 +144,19 @@ class Ledger:
         for op in ops:
             if isinstance(op, Withdraw) and (n_blocks := n_referenced(op.lender, op.home)):
                 raise HbmOverdrawn(f"home {op.home} of model {op.lender} still holds {n_blocks} blocks in use")
+            if isinstance(op, HoldOnHost):
+                self._refuse_units_in_use(op, n_referenced)
         return Plan(ops=tuple(ops), residencies=tuple(after))
+
+    def _refuse_units_in_use(self, op: HoldOnHost, n_referenced: Callable[[int, int], int]) -> None:
+        for unit in op.ended:
+            if n_blocks := n_referenced(op.model, self.partitions[op.model].n_layers + unit):
+                raise HbmOverdrawn(f"unit {unit} of model {op.model} on the host still holds {n_blocks} blocks in use")
 
     def commit(self, plan: Plan) -> None:
         """Enter a plan that a backend has carried out."""
         self.residencies = plan.residencies
-        self.anything_lent = any(residency.loans for residency in self.residencies)
+        self.anything_lent = any(residency.loans or residency.on_host for residency in self.residencies)
 
     def land(self, model: int, layer: int) -> tuple[Op, ...]:
         """Enter that a load has landed; the ops publish it."""
