@@ -50,7 +50,7 @@ class HostGrowth:
                 return self._grow(view, use, may_hold, memory.pressed())
             case Ask.EASE | Ask.IDLE:
                 return self._shrink(view, may_hold, memory)
-            case Ask.ACTIVATE | Ask.START:
+            case Ask.ACTIVATE | Ask.START | Ask.EVICTION:
                 return keep(view, Reason.NOTHING, memory)
 
     def _grow(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from policies.cpu_attention import CpuAttention
 from policies.fixed_share import FixedShare
+from policies.lru_experts import LruExperts
 from policies.mirage import Mirage
 from policies.mirage_cpu import MirageCpu
 from policies.on_demand import OnDemand
@@ -13,6 +14,7 @@ from policies.pie import Pie
 from policies.policy import Policy
 from policies.recompute import Recompute
 from policies.swap import Swap
+from policies.vamp import Vamp
 
 POLICIES: Mapping[str, type[Policy]] = {
     "recompute": Recompute,
@@ -23,4 +25,6 @@ POLICIES: Mapping[str, type[Policy]] = {
     "cpu_attention": CpuAttention,
     "on_demand": OnDemand,
     "fixed_share": FixedShare,
+    "vamp": Vamp,
+    "lru_experts": LruExperts,
 }

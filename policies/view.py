@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from policies.memory.experts import ExpertResidency
 from policies.memory.residency import Residency, Target
+from policies.shortage import Shortage
 from policies.types import HardwareProfile, ModelShape
 
 
@@ -15,6 +17,7 @@ class Ask(Enum):
     RUNNING_SHORT = "a running request has no block for its next token"
     WAITING_SHORT = "the head of the waiting queue does not fit"
     START = "nothing has been served yet"
+    EVICTION = "an allocation would evict cached blocks"
     EASE = "a step boundary while something is lent"
     ACTIVATE = "another model takes its turn"
     IDLE = "no model has work"
@@ -22,7 +25,7 @@ class Ask(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RangeView:
-    """One lent home as a KV range of its borrower.
+    """One lent home, or the last increment of experts (``home``), as a KV range of its borrower.
 
     Attributes:
         n_blocks: blocks of the borrower that it holds.
@@ -68,6 +71,8 @@ class ModelView:
         weights_ns: lower bound of both: its layers read once from HBM.
         block_bytes: K and V of one of its blocks.
         requests: running requests; empty unless the policy asks for them.
+        n_empty_blocks: of the unreferenced blocks, those without content, where the scheduler tells them apart.
+        experts: how many of its experts are offloaded, if the policy may offload any.
     """
 
     shape: ModelShape
@@ -88,6 +93,8 @@ class ModelView:
     weights_ns: int
     block_bytes: int
     requests: tuple[RequestView, ...] = ()
+    n_empty_blocks: int = 0
+    experts: ExpertResidency | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ class MemoryView:
         ranges: every lent range.
         policy_memory: what the last decision of this policy wanted to remember.
         refused: the targets that did not fit when last tried, ``None`` if they did.
+        shortage: what an allocation lacks, if the question is whether to evict for it.
     """
 
     step: int
@@ -113,3 +121,4 @@ class MemoryView:
     ranges: tuple[RangeView, ...]
     policy_memory: object = None
     refused: tuple[Target, ...] | None = None
+    shortage: Shortage | None = None

@@ -39,11 +39,22 @@ class HostKvCost:
         self._hardware = hardware
 
     def steps(
-        self, pipeline: Pipeline, compute: ComputeModel, work: Work, n_steps: int, start_ns: int, stop_ns: int
+        self,
+        pipeline: Pipeline,
+        compute: ComputeModel,
+        work: Work,
+        n_steps: int,
+        start_ns: int,
+        stop_ns: int,
+        host_ns: int,
     ) -> Steps:
-        """Run decode steps one after the other, up to the first that ends at or after ``stop_ns``."""
+        """Run decode steps one after the other, up to the first that ends at or after ``stop_ns``.
+
+        Args:
+            host_ns: time of the host before each.
+        """
         assert self.held is not None
-        host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
+        head_ns = compute.head_ns(work)
         ends_ns, computes_ns, stalls_ns = list[int](), list[int](), list[int]()
         now_ns = start_ns
         for nth in range(n_steps):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from executor.memory.extents import Extents
 from executor.memory.homes import Homes, Lent, Loading, Resident, Slot, Unused
 from executor.memory.mover import HomeId
+from policies.memory.experts import Offload, Reload
 from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
 
 
@@ -61,6 +62,8 @@ def work_out(models: Sequence[Extents], before: Sequence[Homes], ops: Sequence[O
                 homes[model] = cycled
             case HoldOnHost():
                 raise ValueError(f"model {op.model}: the executor keeps no KV cache of running requests on the host")
+            case Offload() | Reload():
+                raise ValueError(f"model {op.model} has no experts here")
             case MoveBlocks():
                 _refuse_bad_moves(models, homes, op)
     _refuse_unused(homes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.errors import HbmOverdrawn
+from policies.memory.experts import Offload, Reload
 from policies.memory.residency import HostKv, Loan, Residency, Target
 
 
@@ -81,7 +82,7 @@ def _n_units(on_host: HostKv | None) -> int:
     return 0 if on_host is None else on_host.n_units
 
 
-Op = Withdraw | Cycle | Load | Lend | MoveBlocks | HoldOnHost
+Op = Withdraw | Cycle | Load | Lend | MoveBlocks | Offload | Reload | HoldOnHost
 
 
 def transition(model: int, now: Residency, target: Target) -> tuple[tuple[Op, ...], Residency]:

@@ -57,7 +57,10 @@ def test_flags_and_their_values_come_last_in_their_order(line: str, sorted_line:
         ("policy.mirage.max_fraction=1", "no key policy.mirage.max_fraction; did you mean max_remapped_fraction?"),
         ("seed=abc", "seed: Value 'abc' of type 'str' could not be converted to Integer"),
         ("policy.mirage.victim_order=fifo", "policy.mirage.victim_order: Invalid value 'fifo', expected one of"),
-        ("policy=mirage", "policy is a group of settings, not a value; there are cpu_attention, fixed_share, mirage, mirage_cpu, on_demand, pie, recompute, swap"),
+        (
+            "policy=mirage",
+            "policy is a group of settings, not a value; there are cpu_attention, fixed_share, mirage, mirage_cpu, on_demand, pie, recompute, swap",
+        ),
         ("seed=???", "seed has no value; give seed=VALUE"),
         ("seed=-1", "seed=-1 must be at least 0"),
         ("policy.mirage.max_remapped_fraction=0", "policy.mirage.max_remapped_fraction=0.0 is outside (0, 1]"),

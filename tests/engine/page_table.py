@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from policies.memory.experts import Offload, Reload
 from policies.memory.layout import KvLayout
 from policies.memory.ledger import Holder, Ledger, Use
 from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
@@ -84,6 +85,8 @@ class PageTable:
             case HoldOnHost(model, before, after):
                 assert self._on_host[model] == before != after, op
                 self._on_host[model] = after
+            case Offload() | Reload():
+                raise AssertionError(op)  # models of layers have no experts
             case MoveBlocks(model, moves, _):
                 blocks = [block for pair in moves for block in pair]
                 assert len({*blocks}) == len(blocks), op

@@ -63,7 +63,7 @@ def step_of(held: HostKv, work: Work = DECODES) -> tuple[int, int, int]:
     cost = HostKvCost(SHAPE, GH200)
     cost.held = held
     pipeline = Pipeline([1] * SHAPE.n_layers, Link(GH200.link))
-    (end_ns,), (compute_ns,), (stall_ns,), _ = cost.steps(pipeline, Constant(), work, 1, 0, 10**18)
+    (end_ns,), (compute_ns,), (stall_ns,), _ = cost.steps(pipeline, Constant(), work, 1, 0, 10**18, 0)
     return end_ns, compute_ns, stall_ns
 
 
@@ -124,9 +124,9 @@ def test_repeated_steps_end_as_single_ones_do(use: HostUse, n_tokens: int, n_ste
     cost = HostKvCost(SHAPE, GH200)
     cost.held = held(n_tokens * SHAPE.kv_bytes_per_token, use)
     pipeline = Pipeline([1] * SHAPE.n_layers, Link(GH200.link))
-    ends_ns, *_ = cost.steps(pipeline, Constant(), DECODES, n_steps, 0, 10**18)
+    ends_ns, *_ = cost.steps(pipeline, Constant(), DECODES, n_steps, 0, 10**18, 0)
     now_ns = 0
     for nth, end_ns in enumerate(ends_ns):
         work = replace(DECODES, decode_context_tokens=8 * 330 + nth * 8)
-        (now_ns,), *_ = cost.steps(pipeline, Constant(), work, 1, now_ns, 10**18)
+        (now_ns,), *_ = cost.steps(pipeline, Constant(), work, 1, now_ns, 10**18, 0)
         assert now_ns == end_ns
