@@ -19,6 +19,10 @@ ONE_RUN: Mapping[str, object] = {
     "variants": {},
     "rates": [],
     "rates_by_lengths": {},
+    "loads": [],
+    "saturations": {},
+    "points": [],
+    "figure": None,
     "output": {"root": "", "folder": "", "figures": False},
     "parallel": {"backend": "loky", "jobs": 1, "address": None},
 }
