@@ -91,11 +91,6 @@ def keep(view: MemoryView, reason: Reason, memory: object, quiet_steps: int = 1)
     return Decision(targets=wanted, reason=reason, quiet_steps=quiet_steps, policy_memory=memory)
 
 
-def step_ns(model: ModelView) -> int:
-    """The length of a decode step without waits, as measured; before that its lower bound."""
-    return (model.weights_ns if model.decode_ns is None else model.decode_ns) + model.rest_ns
-
-
 def _change(view: MemoryView, index: int, target: Target, reason: Reason, memory: Memory) -> Decision:
     targets = [model.residency.wanted for model in view.models]
     targets[index] = target

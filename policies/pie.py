@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from policies.decision import Decision
-from policies.host_growth import HostGrowth, step_ns
+from policies.host_growth import HostGrowth
 from policies.memory.residency import HostUse
 from policies.remap.host_kv import exchange_ns
 from policies.serving.scheduler import Preemption
@@ -21,8 +21,9 @@ class Pie:
     """Extend a model's KV cache into host memory as long as its decode steps are not slowed.
 
     With S bytes there, every decode step moves S out and S in, both at once, at half of the joint bandwidth each;
-    a place in HBM is used again only after what was there has gone out. So S <= step * joint / 2
-    ("performance-transparent swapping"), and S follows the load ("adaptive expansion").
+    a place in HBM is used again only after what was there has gone out. So S <= computation * joint / 2
+    ("performance-transparent swapping"; copies follow the layers, so the host's part of a step hides none), and S
+    follows the load ("adaptive expansion").
 
     What it cannot do: take memory of models that are inactive. Their KV cache and weights stay where they are, so
     that under a mix of models each extends only itself.
@@ -54,6 +55,7 @@ class Pie:
         """Grow while short and hidden, shrink when HBM has room."""
 
         def is_hidden(model: ModelView, n_bytes: int) -> bool:
-            return exchange_ns(n_bytes, view.hardware) <= step_ns(model)
+            layers_ns = model.weights_ns if model.decode_ns is None else model.decode_ns
+            return exchange_ns(n_bytes, view.hardware) <= layers_ns
 
         return self.growth.decide(view, HostUse.EXCHANGE, is_hidden)

@@ -90,8 +90,8 @@ def most_units(policy: Policy, use: HostUse) -> int:
 
 
 def test_pie_grows_until_a_step_would_be_slowed() -> None:
-    # 12 ms a step at 180 GB/s each way: 2160 MB, so 216 units of 10 MB.
-    assert most_units(Pie(growth=GROWTH), HostUse.EXCHANGE) == 216
+    # 10 ms of layers at 180 GB/s each way: 1800 MB, so 180 units of 10 MB.
+    assert most_units(Pie(growth=GROWTH), HostUse.EXCHANGE) == 180
 
 
 def test_the_cpu_takes_as_much_as_it_attends_to_while_the_gpu_computes() -> None:
@@ -135,9 +135,9 @@ def test_a_unit_comes_back_when_its_blocks_have_room_in_hbm() -> None:
 
 def test_a_unit_that_slows_the_step_comes_back_without_waiting() -> None:
     policy = Pie(growth=replace(GROWTH, hysteresis_steps=100))
-    slowed = model(holding(216), decode_ns=9_000_000, n_free=16)
-    ranges = tuple(unit(index, 0 if index == 215 else 10) for index in range(216))
-    assert n_units(policy.decide(view(Ask.EASE, slowed, ranges=ranges))) == 215
+    slowed = model(holding(180), decode_ns=9_000_000, n_free=16)
+    ranges = tuple(unit(index, 0 if index == 179 else 10) for index in range(180))
+    assert n_units(policy.decide(view(Ask.EASE, slowed, ranges=ranges))) == 179
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
