@@ -64,6 +64,14 @@ class Vmm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The CPU as it attends to KV cache in host memory: see ``HardwareProfile``; ``None``: not known."""
+
+    attention_bytes_per_s: int | None = None
+    layer_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """A GPU and its link to host memory, every number with its source in ``conf/hardware``.
 
@@ -80,6 +88,7 @@ class Hardware:
     roofline: Roofline
     vmm: Vmm
     unified: bool = False
+    cpu: Cpu = field(default_factory=Cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +198,12 @@ class Settings:
             only one.
         rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
             later.
+        loads: shares of ``saturations``: with them rates need not be given.
+        saturations: requests/s that the baseline serves at most, for each of the lengths; from
+            ``python -m sim saturation``.
+        lengths_by_model: lengths of models, by their names in the mix, that differ from the run's.
+        points: changes to the configuration, by dotted key, each of which is a workload of its own.
+        figure: how the paper draws it, a name in ``conf/paper/figures.py``; with one there may be nothing to compare.
         compute: where the simulator takes compute times from: fitted constants, measured tables, or the measured
             operations that the package aiconfigurator-core carries (``sim/compute/op_table.py``).
         compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the
@@ -209,6 +224,11 @@ class Settings:
     lengths: Mapping[str, LengthSettings]
     rates: tuple[float, ...]
     rates_by_lengths: Mapping[str, tuple[float, ...]]
+    loads: tuple[float, ...] = ()
+    saturations: Mapping[str, float] = field(default_factory=dict[str, float])
+    lengths_by_model: Mapping[str, LengthSettings] = field(default_factory=dict[str, LengthSettings])
+    points: tuple[Mapping[str, object], ...] = ()
+    figure: str | None = None
     workload: WorkloadSettings
     serving: Serving
     tenancy: Tenancy

@@ -5,11 +5,11 @@ A world's factory is imported when it is used, so that no world needs the other'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from conf.run import Run
 from conf.schema import Settings
@@ -49,6 +49,12 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     if world == "sim":
         _simulated(run)
         return
+    if run.policy.keeps_kv_on_host:
+        (name,) = cast("Mapping[str, object]", run.config["policy"])
+        raise ValueError(
+            f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
+            "run it with python -m sim, or leave it out of compare"
+        )
     from executor.factory import check
 
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:

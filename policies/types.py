@@ -127,7 +127,10 @@ class LinkProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareProfile:
-    """What a server knows of its machine: memory, page size and link.
+    """What a server knows of its machine: memory, page size, link, and how fast its CPU attends.
+
+    ``cpu_attention_bytes_per_s`` is the rate at which the CPU reads KV cache in host memory and attends to it,
+    ``None`` where nobody has said; ``cpu_layer_ns`` what a layer's queries and outputs need to go there and back.
 
     Compute constants belong to the world that needs them (``sim/compute``).
     """
@@ -137,6 +140,8 @@ class HardwareProfile:
     hbm_bytes_per_s: int
     page_bytes: int
     link: LinkProfile
+    cpu_attention_bytes_per_s: int | None = None
+    cpu_layer_ns: int = 0
 
     def __post_init__(self) -> None:
         for field in ("hbm_bytes", "hbm_bytes_per_s", "page_bytes"):

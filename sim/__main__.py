@@ -12,6 +12,8 @@ COMMANDS = {
     "models": Command(module="conf.show_models", summary="the catalogue, or the sizes that a config.json gives"),
     "report": Command(module="conf.gather", summary="what runs have come to: one table, one figure, one HTML page"),
     "compare": Command(module="conf.beside", summary="runs and logs of real servers beside each other"),
+    "claims": Command(module="conf.paper.claims", summary="every number of the papers beside ours, with the figures"),
+    "saturation": Command(module="conf.paper.saturation", summary="what the baseline of an experiment serves at most"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
     "policies": Command(module="conf.list_policies", summary="every policy in a line, and its settings"),
     "settings": Command(module="conf.reference", summary="the reference of every setting: docs/configuration.md"),
