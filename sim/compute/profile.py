@@ -1,0 +1,221 @@
+"""Compute times from a layer profile: the kernels of a step under vLLM, added up.
+
+Outside the layers are the embedding, the last norm, and what is profiled per sequence (head, sampler); all else is once
+in every layer, but for ``layernorm``, of which a layer has two.
+
+What a step takes on a server differs from the sum of its kernels as they were profiled:
+
+- A server that captures CUDA graphs pads the tokens of a small step to the next size (``Graphs``). Attention sees
+  the real ones; under a full graph it is set up for as many decodes as that.
+- The profile launches kernel by kernel, each onto an idle device (``enforce_eager``), so each
+  includes how long the device takes to begin and to end. Where a kernel follows another at once, that is hidden.
+  What it takes is measured by the kernels that do next to nothing: those without weights, at the fewest tokens. Their
+  median comes off every kernel, if kernels are launched ahead.
+- Sums over tensor-parallel ranks (``Links``) were not profiled: they are added.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from policies.types import NS_PER_S, Work
+from sim.compute.attention import Attention
+from sim.compute.curve import Curve
+from sim.compute.routing import Routing, uniform
+from traces.layer_profile import LayerProfile
+
+ONCE = ("embedding", "final_layernorm")
+TWICE = ("layernorm",)
+WITHOUT_WEIGHTS = ("embedding", "final_layernorm", "layernorm", "qk_norm", "rotary_emb", "act_fn")
+"""Names of LLMServingSim's catalogues (profiler/models/*.yaml)."""
+
+ATTENTION_KERNELS = 2
+"""Storing K and V, and attention itself (vLLM's FlashAttention backend)."""
+
+ACTIVATION_BYTES = 2
+"""bf16 or fp16, whatever the weights are in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """How a server launches the kernels of a step.
+
+    Attributes:
+        sizes: tokens to which a step is padded that runs from graphs, increasing; empty: no graphs.
+        full_decodes: steps of decodes alone are one graph, attention included.
+        ahead: kernels are launched before the ones before them have ended; without graphs the device waits for the
+            host between two kernels.
+    """
+
+    sizes: Sequence[int] = ()
+    full_decodes: bool = False
+    ahead: bool = False
+
+    def padded(self, n_tokens: int) -> int:
+        """As many tokens as the step is run with."""
+        at = bisect_left(self.sizes, n_tokens)
+        return self.sizes[at] if at < len(self.sizes) else n_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What ranks exchange, in rings.
+
+    A sum of B bytes over p ranks takes 2 (p - 1) turns of B / p bytes, gathering or scattering them half as many.
+
+    Attributes:
+        n_ranks: over which every layer is cut.
+        n_expert_ranks: over which the experts are spread, 1: not at all.
+        bytes_per_s, latency_ns: of one turn.
+        hidden, vocab: of the model.
+    """
+
+    n_ranks: int
+    n_expert_ranks: int = 1
+    bytes_per_s: int
+    latency_ns: int
+    hidden: int
+    vocab: int
+
+    def sum_ns(self, n_tokens: int) -> int:
+        """Add up the hidden states of so many tokens over the tensor-parallel ranks."""
+        return 2 * self.gather_ns(n_tokens * self.hidden * ACTIVATION_BYTES, self.n_ranks)
+
+    def gather_ns(self, n_bytes: int, n_ranks: int) -> int:
+        """Give every rank what all of them have, ``n_bytes`` together."""
+        if n_ranks == 1:
+            return 0
+        return (n_ranks - 1) * (self.latency_ns + n_bytes * NS_PER_S // (n_ranks * self.bytes_per_s))
+
+
+class ProfileModel:
+    """The times of one model on one GPU, or on as many ranks as were profiled: a ``ComputeModel``.
+
+    Args:
+        links: between ranks; ``None``: there is one.
+        n_peers: engines that share the experts with this one and are taken to run steps of the same size.
+
+    Raises:
+        ValueError: the profile lacks what a step needs.
+    """
+
+    def __init__(
+        self, profile: LayerProfile, *, graphs: Graphs | None = None, links: Links | None = None, n_peers: int = 1
+    ) -> None:
+        self.profile = profile
+        self._graphs = graphs or Graphs()
+        self._links = links
+        self._n_peers = n_peers
+        begin_ns = _begin_ns(profile) if self._graphs.ahead else 0
+        self._once = [_curve(points, begin_ns) for name, points in profile.per_token.items() if name in ONCE]
+        in_layer = {name: points for name, points in profile.per_token.items() if name not in ONCE}
+        self._in_layer = [
+            (2 if name in TWICE else 1, _curve(points, begin_ns)) for name, points in in_layer.items()
+        ]
+        self._head = [_curve(points, begin_ns) for points in profile.per_sequence.values()]
+        self._attention = Attention(profile.attention, profile.uneven)
+        self._attention_begin_ns = ATTENTION_KERNELS * begin_ns
+        self._experts = _experts(profile, links, begin_ns)
+        self._others_ns: dict[int, int] = {}
+
+    def layer_ns(self, work: Work, longest_tokens: int = 0) -> int:
+        """Device time of one layer.
+
+        Args:
+            longest_tokens: the longest context among the decodes, 0 if it is not known.
+        """
+        n_run = self._graphs.padded(work.n_tokens)
+        n_set_up = n_run if self._graphs.full_decodes else work.n_decode_seqs
+        attention_ns = self._attention.ns(work, longest_tokens, n_set_up)
+        return max(1, self._without_attention_ns(n_run) + max(0, attention_ns - self._attention_begin_ns))
+
+    def repeated_layer_ns(self, work: Work, n_steps: int, longest_tokens: int = 0) -> Sequence[int]:
+        """Device time of one layer in each of ``n_steps`` repetitions of a decode step."""
+        n = work.n_decode_seqs
+        return [
+            self.layer_ns(
+                Work(0, 0, 0, n, work.decode_context_tokens + nth * n, work.n_sampled) if nth else work,
+                longest_tokens + nth if longest_tokens else 0,
+            )
+            for nth in range(n_steps)
+        ]
+
+    def head_ns(self, work: Work) -> int:
+        """Device time outside the layers: embedding, last norm, logits, sampling."""
+        n_run, links = self._graphs.padded(work.n_tokens), self._links
+        head_ns = sum(curve(n_run) for curve in self._once)
+        if links is not None:
+            head_ns += links.sum_ns(n_run)
+        if work.n_sampled:
+            head_ns += sum(curve(work.n_sampled) for curve in self._head)
+            if links is not None:
+                head_ns += links.gather_ns(work.n_sampled * links.vocab * ACTIVATION_BYTES, links.n_ranks)
+        return head_ns
+
+    def host_ns(self, work: Work) -> int:
+        """Nothing: a profile says nothing of the host, which works ahead of the device."""
+        del work
+        return 0
+
+    def _without_attention_ns(self, n_tokens: int) -> int:
+        known = self._others_ns.get(n_tokens)
+        if known is None:
+            known = sum(times * curve(n_tokens) for times, curve in self._in_layer)
+            if self._links is not None:
+                known += 2 * self._links.sum_ns(n_tokens)
+            if self._experts is not None:
+                known += self._experts.ns(n_tokens * self._n_peers)
+            self._others_ns[n_tokens] = known
+        return known
+
+
+class Experts:
+    """The mixture of experts of one layer, every token routed to any experts with equal chances.
+
+    How many experts there are, and how many a token has, is what was measured: the most, and that of one token.
+    """
+
+    def __init__(self, profile: LayerProfile, n_ranks: int, links: Links | None, begin_ns: int) -> None:
+        measured = {each.n_ranks for each in profile.experts}
+        nearest = min(measured, key=lambda n: (abs(n - n_ranks), n))
+        timings = [each for each in profile.experts if each.n_ranks == nearest]
+        least = min(each.n_tokens for each in timings)
+        n_experts = max(each.n_experts for each in timings)
+        n_active = max(1, min(each.n_experts for each in timings if each.n_tokens == least) // least)
+        self._routing: Routing = uniform(n_experts, n_active)
+        rows: dict[int, list[tuple[int, int]]] = {}
+        for each in timings:
+            rows.setdefault(each.n_tokens, []).append((each.n_experts, each.ns))
+        self._rows = [(n_tokens, Curve(points)) for n_tokens, points in sorted(rows.items())]
+        self._links = links
+        self._begin_ns = begin_ns
+
+    def ns(self, n_tokens: int) -> int:
+        """Duration of one layer's experts, gathering and scattering tokens included."""
+        n_experts = self._routing.n_distinct(n_tokens)
+        ns = max(0, Curve((at, curve(n_experts)) for at, curve in self._rows)(n_tokens) - self._begin_ns)
+        if self._links is not None and self._links.n_expert_ranks > 1:
+            n_bytes = n_tokens * self._links.hidden * ACTIVATION_BYTES
+            ns += 2 * self._links.gather_ns(n_bytes, self._links.n_expert_ranks)
+        return ns
+
+
+def _experts(profile: LayerProfile, links: Links | None, begin_ns: int) -> Experts | None:
+    if profile.experts:
+        return Experts(profile, links.n_expert_ranks if links is not None else 1, links, begin_ns)
+    if not any(name.endswith("down_proj") for name in profile.per_token):
+        raise ValueError(f"{profile.folder}: neither down_proj in dense.csv nor moe.csv; profile the whole layer")
+    return None
+
+
+def _begin_ns(profile: LayerProfile) -> int:
+    """What a kernel with next to nothing to do takes, 0 if there is none."""
+    least = [points[0][1] for name, points in profile.per_token.items() if name in WITHOUT_WEIGHTS]
+    return median_low(least) if least else 0
+
+
+def _curve(points: Sequence[tuple[int, int]], begin_ns: int) -> Curve:
+    return Curve((at, max(0, ns - begin_ns)) for at, ns in points)
