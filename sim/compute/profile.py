@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from policies.types import NS_PER_S, Work
+from policies.types import NS_PER_S, Work, one_token_later
 from sim.compute.attention import Attention
 from sim.compute.curve import Curve
-from sim.compute.routing import Routing, uniform
+from sim.compute.grid import Grid
+from sim.compute.routing import uniform
 from traces.layer_profile import LayerProfile
 
 ONCE = ("embedding", "final_layernorm")
@@ -44,20 +45,22 @@ class Graphs:
     """How a server launches the kernels of a step.
 
     Attributes:
-        sizes: tokens to which a step is padded that runs from graphs, increasing; empty: no graphs.
+        decode_sizes, other_sizes: tokens to which steps of decodes alone, and others, are padded that run from CUDA
+            graphs, increasing; empty: no graphs.
         full_decodes: steps of decodes alone are one graph, attention included.
-        ahead: kernels are launched before the ones before them have ended; without graphs the device waits for the
-            host between two kernels.
+        ahead: a kernel is launched before the one before it has ended.
     """
 
-    sizes: Sequence[int] = ()
+    decode_sizes: Sequence[int] = ()
+    other_sizes: Sequence[int] = ()
     full_decodes: bool = False
     ahead: bool = False
 
-    def padded(self, n_tokens: int) -> int:
+    def padded(self, work: Work) -> int:
         """As many tokens as the step is run with."""
-        at = bisect_left(self.sizes, n_tokens)
-        return self.sizes[at] if at < len(self.sizes) else n_tokens
+        sizes, n_tokens = self.other_sizes if work.n_prefill_tokens else self.decode_sizes, work.n_tokens
+        at = bisect_left(sizes, n_tokens)
+        return sizes[at] if at < len(sizes) else n_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,25 +130,18 @@ class ProfileModel:
         Args:
             longest_tokens: the longest context among the decodes, 0 if it is not known.
         """
-        n_run = self._graphs.padded(work.n_tokens)
+        n_run = self._graphs.padded(work)
         n_set_up = n_run if self._graphs.full_decodes else work.n_decode_seqs
         attention_ns = self._attention.ns(work, longest_tokens, n_set_up)
         return max(1, self._without_attention_ns(n_run) + max(0, attention_ns - self._attention_begin_ns))
 
-    def repeated_layer_ns(self, work: Work, n_steps: int, longest_tokens: int = 0) -> Sequence[int]:
+    def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
         """Device time of one layer in each of ``n_steps`` repetitions of a decode step."""
-        n = work.n_decode_seqs
-        return [
-            self.layer_ns(
-                Work(0, 0, 0, n, work.decode_context_tokens + nth * n, work.n_sampled) if nth else work,
-                longest_tokens + nth if longest_tokens else 0,
-            )
-            for nth in range(n_steps)
-        ]
+        return [self.layer_ns(one_token_later(work, nth) if nth else work) for nth in range(n_steps)]
 
     def head_ns(self, work: Work) -> int:
         """Device time outside the layers: embedding, last norm, logits, sampling."""
-        n_run, links = self._graphs.padded(work.n_tokens), self._links
+        n_run, links = self._graphs.padded(work), self._links
         head_ns = sum(curve(n_run) for curve in self._once)
         if links is not None:
             head_ns += links.sum_ns(n_run)
@@ -164,8 +160,8 @@ class ProfileModel:
         known = self._others_ns.get(n_tokens)
         if known is None:
             known = sum(times * curve(n_tokens) for times, curve in self._in_layer)
-            if self._links is not None:
-                known += 2 * self._links.sum_ns(n_tokens)
+            if self._links is not None:  # behind attention, and behind the MLP unless experts give tokens back
+                known += (1 if self._links.n_expert_ranks > 1 else 2) * self._links.sum_ns(n_tokens)
             if self._experts is not None:
                 known += self._experts.ns(n_tokens * self._n_peers)
             self._others_ns[n_tokens] = known
@@ -176,31 +172,34 @@ class Experts:
     """The mixture of experts of one layer, every token routed to any experts with equal chances.
 
     How many experts there are, and how many a token has, is what was measured: the most, and that of one token.
+    Of another degree of expert parallelism than was measured, a rank is taken to have its part of tokens and experts.
     """
 
     def __init__(self, profile: LayerProfile, n_ranks: int, links: Links | None, begin_ns: int) -> None:
-        measured = {each.n_ranks for each in profile.experts}
-        nearest = min(measured, key=lambda n: (abs(n - n_ranks), n))
-        timings = [each for each in profile.experts if each.n_ranks == nearest]
+        self._n_measured = min({each.n_ranks for each in profile.experts}, key=lambda n: (abs(n - n_ranks), n))
+        timings = [each for each in profile.experts if each.n_ranks == self._n_measured]
         least = min(each.n_tokens for each in timings)
         n_experts = max(each.n_experts for each in timings)
-        n_active = max(1, min(each.n_experts for each in timings if each.n_tokens == least) // least)
-        self._routing: Routing = uniform(n_experts, n_active)
-        rows: dict[int, list[tuple[int, int]]] = {}
-        for each in timings:
-            rows.setdefault(each.n_tokens, []).append((each.n_experts, each.ns))
-        self._rows = [(n_tokens, Curve(points)) for n_tokens, points in sorted(rows.items())]
+        n_active = min(each.n_experts for each in timings if each.n_tokens == least) / least
+        self._routing = uniform(n_experts, max(1, round(n_active)))
+        self._times = Grid(((each.n_tokens, each.n_experts), each.ns) for each in timings)
+        self._n_ranks = n_ranks
         self._links = links
         self._begin_ns = begin_ns
 
     def ns(self, n_tokens: int) -> int:
         """Duration of one layer's experts, gathering and scattering tokens included."""
         n_experts = self._routing.n_distinct(n_tokens)
-        ns = max(0, Curve((at, curve(n_experts)) for at, curve in self._rows)(n_tokens) - self._begin_ns)
+        here = self._n_measured, self._n_ranks
+        ns = self._times(_part(n_tokens, *here), _part(n_experts, *here))
         if self._links is not None and self._links.n_expert_ranks > 1:
             n_bytes = n_tokens * self._links.hidden * ACTIVATION_BYTES
             ns += 2 * self._links.gather_ns(n_bytes, self._links.n_expert_ranks)
-        return ns
+        return max(0, ns - self._begin_ns)
+
+
+def _part(n: int, n_measured: int, n_ranks: int) -> int:
+    return -(-n * n_measured // n_ranks)
 
 
 def _experts(profile: LayerProfile, links: Links | None, begin_ns: int) -> Experts | None:
