@@ -1,4 +1,4 @@
-"""``python -m sim validate --against DIR``: replays what a real vLLM server did, and tells the error of every figure."""
+"""``python -m sim validate --against DIR``: what a real vLLM server did, replayed, and the error of every figure."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def against(folder: Path, *, tolerances: Sequence[str], n_layers: int | None, ou
     """
     try:
         allowed = _tolerances(tolerances)
+        if n_layers is not None and n_layers < 1:
+            raise ValueError(f"--layers {n_layers} must be at least 1")
         run = read_server_run(folder)
         profile = read_layer_profile(folder / "layer_profile", run.settings.n_ranks)
         replayed = replay(run, profile, size_of(run.settings.model, n_layers))
@@ -112,10 +114,12 @@ def _heading(run: ServerRun, profile: LayerProfile, replayed: Replayed) -> str:
     if its.n_engines > 1:
         settings.append(f"{its.n_engines} engines")
     gpu = profile.about.get("gpu", "an unnamed GPU")
+    served = f"vLLM {its.vllm_version} with {its.model} on {its.device}, {len(run.requests)} requests"
     return (
-        f"vLLM {its.vllm_version} with {its.model} on {its.device}, {len(run.requests)} requests: {', '.join(settings)}\n"
-        f"Replayed with the layers as measured on {gpu}: {replayed.n_steps} steps, {replayed.n_preemptions} preemptions, "
-        f"{replayed.n_recomputed:,} tokens computed again, {replayed.n_hits:,} found in the prefix cache"
+        f"{served}: {', '.join(settings)}\n"
+        f"Replayed with its layers as measured on {gpu}: {replayed.n_steps} steps, "
+        f"{replayed.n_preemptions} preemptions, {replayed.n_recomputed:,} tokens computed again, "
+        f"{replayed.n_hits:,} found in the prefix cache"
     )
 
 

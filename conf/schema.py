@@ -154,7 +154,8 @@ class Settings:
         rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
             later.
         compute: where the simulator takes compute times from: fitted constants, or measured tables.
-        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
+        compute_tables: folder of these tables, or of a layer profile as LLMServingSim publishes them; ``None``:
+            ``conf/tables/<hardware.name>``.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.

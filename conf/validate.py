@@ -21,13 +21,12 @@ from conf.against import OUT_OF_TOLERANCE, against
 from conf.carry_out import carry_out
 from conf.cli import Refused
 from conf.run import Run
-from conf.worlds import TABLES, tables_of
+from conf.worlds import TABLES, table_files, tables_of
 from policies.errors import Stuck
 from policies.types import Work
 from sim.factory import compute_models
 from sim.validation import causes, compare
 from sim.validation.compare import TOLERANCES, Compared, Tolerance
-from traces.device_tables import table_path
 from traces.folder import RunTables, discard, read_run, write_json
 from traces.recorded import recorded
 
@@ -53,12 +52,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hardware", metavar="FILE", help="hardware to take link, compute and VMM times from")
     parser.add_argument("--tolerance", nargs="+", default=[], metavar="NAME=PERCENT", help=_names())
     parser.add_argument("--explain", action="store_true", help="tell which kinds of steps differ")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the simulated run and validate.json (RUN; with --against: nowhere)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="for results (RUN; with --against: none)",
+    )
     parser.add_argument(
         "--against",
         type=Path,
         metavar="DIR",
-        help="in place of RUN: meta.json, requests.jsonl and layer_profile/ of a vLLM server, as LLMServingSim has them",
+        help="in place of RUN: what a vLLM server did, and its layer_profile/, as LLMServingSim publishes them",
     )
     parser.add_argument("--layers", type=int, metavar="N", help="of the model of DIR, if its name does not tell")
     given = parser.parse_intermixed_args(arguments)
@@ -168,11 +172,9 @@ def _step(kind: causes.Kind, times: int) -> Work:
 
 
 def _write(path: Path, run: Run, found: Sequence[Compared], simulated: RunTables) -> None:
-    tables = tables_of(run.settings)
-    files = [] if tables is None else [str(table_path(tables, model.shape.name)) for model in run.models]
     document = {
         "compute": run.settings.compute,
-        "tables": files,
+        "tables": [str(path) for path in table_files(run)],
         "simulated": str(simulated.folder),
         "figures": [asdict(each) for each in found],
     }

@@ -8,10 +8,12 @@ from pathlib import Path
 from policies.types import HardwareProfile, ModelShape
 from sim.backend import SimBackend
 from sim.compute.base import ComputeModel
+from sim.compute.profile import profiled
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
 from traces.device_tables import read_table
+from traces.layer_profile import is_layer_profile, read_layer_profile
 
 MILLION = 10**6
 
@@ -31,7 +33,7 @@ def open_backend(
 
     Args:
         roofline, flops_per_s: fitted constants, see ``Roofline``.
-        tables: folder of measured compute times, taken in their place.
+        tables: folder of measured compute times, or of a layer profile, taken in their place.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
         compute_slowdown: share by which computation takes longer beside a copy.
 
@@ -64,4 +66,6 @@ def compute_models(
     machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
     if tables is None:
         return [ModelRoofline(machine, shape) for shape in shapes]
+    if is_layer_profile(tables):
+        return [profiled(read_layer_profile(tables, 1), shape) for shape in shapes]
     return [TableModel(read_table(tables, shape)) for shape in shapes]

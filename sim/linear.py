@@ -27,7 +27,7 @@ NEVER_NS = 2**62
 class StepTime(Protocol):
     """How long steps take on a machine."""
 
-    def of_step(self, batch: Batch) -> Callable[[int], int]:
+    def of_step(self, batch: Batch, /) -> Callable[[int], int]:
         """Nanoseconds of a step by the number of its repetition, 0 the first time."""
         ...
 
@@ -53,7 +53,7 @@ class LinearTime:
     def of_step(self, batch: Batch) -> Callable[[int], int]:
         """See ``StepTime``: a repetition takes no longer."""
         duration_ns = self.of(batch.work.n_tokens, len(batch.rows))
-        return lambda nth: duration_ns
+        return lambda _nth: duration_ns
 
 
 class TimedBackend:

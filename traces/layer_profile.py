@@ -166,7 +166,7 @@ def _attention(path: Path) -> list[AttentionTiming]:
         added[place] = added.get(place, 0) + ns
     if not any(n_decodes and not n_new for n_new, _, n_decodes, _ in added):
         raise ValueError(f"{path} has no decodes alone; {MEND}")
-    return [AttentionTiming(*place, ns) for place, ns in sorted(added.items())]
+    return [AttentionTiming._make((*place, ns)) for place, ns in sorted(added.items())]
 
 
 def _keys(row: Record, n_new: int) -> int:
@@ -196,8 +196,8 @@ def _uneven(path: Path) -> list[UnevenTiming]:
     """The rows of ``skew.csv``; none where it is absent or of the later form, which keeps whole lists of requests."""
 
     def read(row: Record) -> UnevenTiming:
-        times = (_ns(row, column) for column in ("t_mean_us", "t_max_us", "t_skew_us"))
-        return UnevenTiming(_positive(row, "n"), tokens(row["pc"], "pc"), *times)
+        mean_ns, longest_ns, ns = (_ns(row, column) for column in ("t_mean_us", "t_max_us", "t_skew_us"))
+        return UnevenTiming(_positive(row, "n"), tokens(row["pc"], "pc"), mean_ns, longest_ns, ns)
 
     columns = ("n", "pc", "t_mean_us", "t_max_us", "t_skew_us")
     if not path.exists() or not _has(path, columns):

@@ -73,8 +73,8 @@ class ServerRun:
         The client asked for exactly the tokens that came.
         """
         made = [
-            Arrival(Request(number, 0, served.arrival_ns, served.n_prompt, served.n_output, served.prompt), served.n_output)
-            for number, served in enumerate(self.requests)
+            Arrival(Request(number, 0, its.arrival_ns, its.n_prompt, its.n_output, its.prompt), its.n_output)
+            for number, its in enumerate(self.requests)
         ]
         return sorted(made, key=lambda arrival: arrival.request.arrival_ns)
 
@@ -168,7 +168,7 @@ def _check_same(folder: Path, logged: Sequence[_Logged], sent: Sequence[Entry]) 
 def _on_one_clock(
     folder: Path, logged: Sequence[_Logged], sent: Sequence[Entry] | None
 ) -> tuple[list[Served], int | None]:
-    """Requests with times since the first arrival, and what the wall clock lacks to that; ``None`` if it is not known."""
+    """Requests with times since the first arrival, and what the wall clock lacks to that (``None``: nobody knows)."""
     arrivals_ns = [its.arrival_ns for its in logged]
     is_wall = True
     if any(at is None for at in arrivals_ns):
@@ -204,12 +204,12 @@ def _gap_ns(folder: Path, logged: Sequence[_Logged], arrivals_ns: Sequence[int])
     queued_ns = [its.queued_ns for its in logged]
     gaps_ns = [queued - at for queued, at in zip(queued_ns, arrivals_ns, strict=True) if queued is not None]
     if not gaps_ns:
-        raise ValueError(f"{folder / 'requests.jsonl'}: arrivals are on another clock, and queued_ts is missing; {MEND}")
+        raise ValueError(f"{folder / 'requests.jsonl'}: arrivals have another clock, and queued_ts is missing; {MEND}")
     return min(gaps_ns)
 
 
 def _samples(path: Path, settings: ServerSettings, to_first_ns: int | None) -> list[Sample]:
-    """The series; empty if there is none. Without a common clock its first row is taken to end a tick after the first arrival."""
+    """The series; empty if there is none. Without a common clock it is taken to begin with the first arrival."""
     if not path.exists():
         return []
     begin_ns = 0

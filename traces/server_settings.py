@@ -1,4 +1,4 @@
-"""How a vLLM server was set, as ``meta.json`` of LLMServingSim's bench has it: what was resolved, else what was asked for.
+"""How a vLLM server was set: what ``meta.json`` of LLMServingSim's bench says was resolved, else what was asked for.
 
 Source: github.com/casys-kaist/LLMServingSim, bench/core/recorder.py; names and defaults are vLLM's.
 """
@@ -80,7 +80,9 @@ class Document:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ValueError(f"{path} is not there; name a folder with a run as LLMServingSim's bench keeps it") from None
+            raise ValueError(
+                f"{path} is not there; name a folder with a run as LLMServingSim's bench keeps it"
+            ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{path}: no JSON ({error}); give the file as published") from None
         if not isinstance(value, dict):
@@ -127,8 +129,8 @@ class Document:
     def number(self, name: str, default: float | None = None) -> float | None:
         """A positive number; of several the first (a simulated network may have one a dimension)."""
         value = self.get(name)
-        if isinstance(value, list) and value:
-            value = cast("list[object]", value)[0]
+        if isinstance(value, list):
+            value = next(iter(cast("list[object]", value)), None)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
@@ -219,15 +221,13 @@ def _graphs(meta: Document) -> tuple[int, int]:
     mode = meta.get("resolved_config.compilation_config.cudagraph_mode")
     if mode is None:
         return FULL, PIECEWISE
-    if isinstance(mode, list) and len(pair := cast("list[object]", mode)) == 2:
-        first, second = pair
-        if first in (NO_GRAPHS, PIECEWISE, FULL) and second in (NO_GRAPHS, PIECEWISE, FULL):
-            return int(cast("int", first)), int(cast("int", second))
     if isinstance(mode, str):
         mode = mode.rpartition(".")[2].upper()
-    if isinstance(mode, str | int) and mode in GRAPH_MODES:
-        return GRAPH_MODES[mode]
-    raise meta.wrong("resolved_config.compilation_config.cudagraph_mode", mode, "a mode of vLLM's CUDA graphs")
+    pair = tuple(cast("list[object]", mode)) if isinstance(mode, list) else mode
+    for known, modes in GRAPH_MODES.items():
+        if pair in (known, modes):
+            return modes
+    raise meta.wrong("resolved_config.compilation_config.cudagraph_mode", pair, "a mode of vLLM's CUDA graphs")
 
 
 def _sizes(meta: Document) -> tuple[int, ...]:
@@ -235,9 +235,9 @@ def _sizes(meta: Document) -> tuple[int, ...]:
     name = "resolved_config.compilation_config.cudagraph_capture_sizes"
     sizes = meta.get(name)
     if isinstance(sizes, list):
-        whole = cast("list[object]", sizes)
-        if all(type(size) is int and size > 0 for size in whole):
-            return tuple(sorted({cast("int", size) for size in whole}))
+        sizes = cast("list[object]", sizes)
+        if all(type(size) is int and size > 0 for size in sizes):
+            return tuple(sorted({cast("int", size) for size in sizes}))
     elif sizes is None or isinstance(sizes, str):  # too long a list is kept as "<list len=...>"
         largest = meta.count(
             "resolved_config.compilation_config.max_cudagraph_capture_size",

@@ -2,8 +2,8 @@
 
 A profile has steps of one prompt and decodes of equal contexts. Other steps are taken to be like one of those:
 
-- Decodes count with their mean context. Where their contexts differ, the longest keeps one part of the GPU busy when the
-  others are done; how far a step is on the way from all having the mean to all having the longest was measured
+- Decodes count with their mean context. Where their contexts differ, the longest keeps one part of the GPU busy when
+  the others are done; how far a step is on the way from all having the mean to all having the longest was measured
   for pairs of lengths (``skew.csv``): the weighted median of that share, by decodes and new prompt tokens.
 - Several prompts count as one of as many new tokens whose tokens have as many keys in the mean. With fewer keys than
   one prompt of that size has by itself, they count as equal prompts that have them, computed one after another: what

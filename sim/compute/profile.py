@@ -17,11 +17,12 @@ What a step takes on a server differs from the sum of its kernels as they were p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
+from typing import cast
 
-from policies.types import NS_PER_S, Work, one_token_later
+from policies.types import NS_PER_S, ModelShape, Work, one_token_later
 from sim.compute.attention import Attention
 from sim.compute.curve import Curve
 from sim.compute.grid import Grid
@@ -115,9 +116,7 @@ class ProfileModel:
         begin_ns = _begin_ns(profile) if self._graphs.ahead else 0
         self._once = [_curve(points, begin_ns) for name, points in profile.per_token.items() if name in ONCE]
         in_layer = {name: points for name, points in profile.per_token.items() if name not in ONCE}
-        self._in_layer = [
-            (2 if name in TWICE else 1, _curve(points, begin_ns)) for name, points in in_layer.items()
-        ]
+        self._in_layer = [(2 if name in TWICE else 1, _curve(points, begin_ns)) for name, points in in_layer.items()]
         self._head = [_curve(points, begin_ns) for points in profile.per_sequence.values()]
         self._attention = Attention(profile.attention, profile.uneven)
         self._attention_begin_ns = ATTENTION_KERNELS * begin_ns
@@ -166,6 +165,30 @@ class ProfileModel:
                 known += self._experts.ns(n_tokens * self._n_peers)
             self._others_ns[n_tokens] = known
         return known
+
+
+def profiled(profile: LayerProfile, shape: ModelShape) -> ProfileModel:
+    """Take a profile for a model, launched kernel by kernel as it was profiled.
+
+    Raises:
+        ValueError: it is of a model of another shape, as far as it says so.
+    """
+    its = _named(_named(profile.about.get("engine_effective")).get("hf_overrides"))
+    wanted = {
+        "intermediate_size": shape.ffn,
+        "num_attention_heads": shape.n_heads,
+        "num_key_value_heads": shape.n_kv_heads,
+        "vocab_size": shape.vocab,
+    }
+    if differ := [f"{name} {its[name]} there, {n} here" for name, n in wanted.items() if its.get(name, n) != n]:
+        raise ValueError(
+            f"{profile.folder} is of another model than {shape.name}: {', '.join(differ)}; profile this one"
+        )
+    return ProfileModel(profile)
+
+
+def _named(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 
 class Experts:

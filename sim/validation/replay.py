@@ -68,9 +68,7 @@ def replay(run: ServerRun, profile: LayerProfile, size: ModelSize) -> Replayed:
     )
     time = ProfiledTime(model, size.n_layers)
     arrivals = run.arrivals()
-    engines = [
-        _serve(run, arrivals[first :: settings.n_engines], time) for first in range(settings.n_engines)
-    ]
+    engines = [_serve(run, arrivals[first :: settings.n_engines], time) for first in range(settings.n_engines)]
     ended = {seq.request.request_id: seq for engine in engines for seq in engine.ended}
     return Replayed(
         requests=[_served(ended[number], its) for number, its in enumerate(run.requests)],
@@ -160,7 +158,8 @@ def _serve(run: ServerRun, arrivals: Sequence[Arrival], time: ProfiledTime) -> W
     watch = Watch(its.n_blocks - 1, scheduler)
     outcome, _ = serve_alone(scheduler, iter(arrivals), truth=TrueLengths(), time=time, journal=watch, gives_up=True)
     if outcome is not Outcome.DONE or len(watch.ended) < len(arrivals):
-        raise ValueError(f"{run.folder}: {len(arrivals) - len(watch.ended)} requests can never run in {its.n_blocks} blocks")
+        n_left = len(arrivals) - len(watch.ended)
+        raise ValueError(f"{run.folder}: {n_left} requests can never run in {its.n_blocks} blocks; look at meta.json")
     return watch
 
 
@@ -215,7 +214,7 @@ def _links(run: ServerRun, size: ModelSize) -> Links | None:
             f"{max(its.n_ranks, n_expert_ranks)} ranks; add those of its link between GPUs"
         )
     if size.hidden is None or size.vocab is None:
-        raise ValueError(f"{its.model}: its hidden size and vocabulary are not known; add it to conf/served_models.yaml")
+        raise ValueError(f"{its.model}: hidden size and vocabulary are not known; add it to conf/served_models.yaml")
     return Links(
         n_ranks=its.n_ranks,
         n_expert_ranks=n_expert_ranks,
