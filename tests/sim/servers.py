@@ -1,4 +1,4 @@
-"""A made-up server and its GPU, in the files in which LLMServingSim publishes them: tiny, with times that can be added by hand."""
+"""A made-up server and its GPU in LLMServingSim's files: tiny, with times that can be added up by hand."""
 
 from __future__ import annotations
 

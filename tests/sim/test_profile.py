@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.fit_roofline import read_shape
 from policies.types import Work
 from sim.compute.attention import Attention, Shares
 from sim.compute.grid import Grid
@@ -19,7 +20,6 @@ from tests.sim.servers import (
     prompt_us,
     write_profile,
 )
-from tests.sim.test_validate import read_shape
 from traces.layer_profile import AttentionTiming, LayerProfile, UnevenTiming, read_layer_profile
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "groundtruth" / "rtx4090_llama31_8b" / "layer_profile"
@@ -49,7 +49,7 @@ def test_a_grid_gives_back_its_points_and_is_linear_between_them(x: int, y: int)
     def plane(at: tuple[int, int]) -> int:
         return 1000 + 30 * at[0] + 7 * at[1]
 
-    grid = Grid(((at, plane(at)) for at in [(a, b) for a in (0, 10, 100, 250) for b in (0, 50, 120)]))
+    grid = Grid((at, plane(at)) for at in [(a, b) for a in (0, 10, 100, 250) for b in (0, 50, 120)])
     assert abs(grid(x, y) - plane((x, y))) <= 2, "whole numbers are rounded down once an axis; slopes go on outside"
 
 
@@ -175,7 +175,7 @@ def test_experts_are_as_many_as_the_tokens_are_routed_to(tmp_path: Path) -> None
     assert model.layer_ns(prompts((64, 0))) == pytest.approx(others_ns + 1000 * prompt_us(64, 0) + 29_000, abs=2)
 
 
-def test_a_profile_without_its_mlp_is_refused(made: LayerProfile, tmp_path: Path) -> None:
+def test_a_profile_without_its_mlp_is_refused(tmp_path: Path) -> None:
     write_profile(tmp_path, experts=True)
     (tmp_path / "layer_profile" / "tp1" / "moe.csv").unlink()
     with pytest.raises(ValueError, match=r"neither down_proj in dense.csv nor moe.csv"):

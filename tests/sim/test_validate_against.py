@@ -149,6 +149,10 @@ def test_the_load_over_time_is_compared(folder: Path, tmp_path: Path, capsys: py
     assert capsys.readouterr().out.count("OUT OF TOLERANCE") == 1, "KV by 23 points; waiting by 1.5 requests"
 
 
+def nothing(folder: Path) -> None:
+    assert folder.is_dir()
+
+
 def unlink(name: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).unlink()
 
@@ -159,11 +163,11 @@ WRONG: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "no requests": (unlink("requests.jsonl"), (), "requests.jsonl is not there"),
     "broken requests": (lambda folder: (folder / "requests.jsonl").write_text("{\n"), (), "requests.jsonl:1: no JSON"),
     "broken meta": (lambda folder: (folder / "meta.json").write_text("{"), (), "meta.json: no JSON"),
-    "no tolerance": (lambda folder: None, ("--tolerance", "ttft_mean=much"), "--tolerance ttft_mean=much must be"),
-    "unknown figure": (lambda folder: None, ("--tolerance", "tbt_p50=3"), "no figure tbt_p50; there are ttft_mean"),
-    "negative": (lambda folder: None, ("--tolerance", "-3"), "must be PERCENT or NAME=PERCENT"),
-    "no layers": (lambda folder: None, ("--layers", "0"), "--layers 0 must be at least 1"),
-    "a setting": (lambda folder: None, ("--explain",), "goes with --tolerance, --layers and --out only"),
+    "no tolerance": (nothing, ("--tolerance", "ttft_mean=much"), "--tolerance ttft_mean=much must be"),
+    "unknown figure": (nothing, ("--tolerance", "tbt_p50=3"), "no figure tbt_p50; there are ttft_mean"),
+    "negative": (nothing, ("--tolerance", "-3"), "must be PERCENT or NAME=PERCENT"),
+    "no layers": (nothing, ("--layers", "0"), "--layers 0 must be at least 1"),
+    "a setting": (nothing, ("--explain",), "goes with --tolerance, --layers and --out only"),
     "too long": (
         lambda folder: write_run(folder, [logged(0, 1000, 200, 2.0, 3.0, 4.0)]),
         (),

@@ -59,7 +59,7 @@ def test_uneven_contexts_of_the_later_form_are_left_out(at: Path) -> None:
     assert read_layer_profile(at.parent, 1).uneven == []
 
 
-def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
+def replace(name: str, old: str, new: str) -> Callable[[Path], object]:
     def change(at: Path) -> None:
         path = at / name
         text = path.read_text()
@@ -69,7 +69,7 @@ def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
     return change
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no table": (lambda at: (at / "attention.csv").unlink(), "attention.csv: No such file"),
     "no rows": (lambda at: (at / "dense.csv").write_text("layer,tokens,time_us\n"), "dense.csv has no rows"),
     "empty": (lambda at: (at / "dense.csv").write_text(""), "dense.csv has no rows"),
