@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median_low
 from typing import cast
 
@@ -59,9 +60,16 @@ class Graphs:
 
     def padded(self, work: Work) -> int:
         """As many tokens as the step is run with."""
-        sizes, n_tokens = self.other_sizes if work.n_prefill_tokens else self.decode_sizes, work.n_tokens
-        at = bisect_left(sizes, n_tokens)
-        return sizes[at] if at < len(sizes) else n_tokens
+        sizes = self._sizes(work)
+        return sizes[bisect_left(sizes, work.n_tokens)] if self.holds(work) else work.n_tokens
+
+    def holds(self, work: Work) -> bool:
+        """Whether there is a graph that is large enough."""
+        sizes = self._sizes(work)
+        return bool(sizes) and work.n_tokens <= sizes[-1]
+
+    def _sizes(self, work: Work) -> Sequence[int]:
+        return self.other_sizes if work.n_prefill_tokens else self.decode_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +108,15 @@ class ProfileModel:
 
     Args:
         links: between ranks; ``None``: there is one.
-        n_peers: engines that share the experts with this one and are taken to run steps of the same size.
 
     Raises:
         ValueError: the profile lacks what a step needs.
     """
 
-    def __init__(
-        self, profile: LayerProfile, *, graphs: Graphs | None = None, links: Links | None = None, n_peers: int = 1
-    ) -> None:
+    def __init__(self, profile: LayerProfile, *, graphs: Graphs | None = None, links: Links | None = None) -> None:
         self.profile = profile
         self._graphs = graphs or Graphs()
         self._links = links
-        self._n_peers = n_peers
         begin_ns = _begin_ns(profile) if self._graphs.ahead else 0
         self._once = [_curve(points, begin_ns) for name, points in profile.per_token.items() if name in ONCE]
         in_layer = {name: points for name, points in profile.per_token.items() if name not in ONCE}
@@ -123,16 +127,27 @@ class ProfileModel:
         self._experts = _experts(profile, links, begin_ns)
         self._others_ns: dict[int, int] = {}
 
-    def layer_ns(self, work: Work, longest_tokens: int = 0) -> int:
+    def layer_ns(self, work: Work, longest_tokens: int = 0, rows: Sequence[int] = ()) -> int:
         """Device time of one layer.
 
         Args:
             longest_tokens: the longest context among the decodes, 0 if it is not known.
+            rows: tokens with which this engine runs the step, and with which others do that share its experts.
         """
-        n_run = self._graphs.padded(work)
+        n_run, *others = rows or (self._graphs.padded(work),)
         n_set_up = n_run if self._graphs.full_decodes else work.n_decode_seqs
         attention_ns = self._attention.ns(work, longest_tokens, n_set_up)
-        return max(1, self._without_attention_ns(n_run) + max(0, attention_ns - self._attention_begin_ns))
+        layer_ns = self._dense_ns(n_run) + max(0, attention_ns - self._attention_begin_ns)
+        if self._experts is not None:
+            layer_ns += self._experts.ns(n_run + sum(others))
+        return max(1, layer_ns)
+
+    def rows_together(self, works: Sequence[Work]) -> list[int]:
+        """Tokens with which engines run a step that share their experts, each padded like the largest if all run from
+        graphs; one without requests takes part with one token."""
+        rows = [max(1, self._graphs.padded(work)) for work in works]
+        is_graphed = all(self._graphs.holds(work) for work in works)
+        return [max(rows)] * len(rows) if is_graphed else rows
 
     def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
         """Device time of one layer in each of ``n_steps`` repetitions of a decode step."""
@@ -155,14 +170,13 @@ class ProfileModel:
         del work
         return 0
 
-    def _without_attention_ns(self, n_tokens: int) -> int:
+    def _dense_ns(self, n_tokens: int) -> int:
+        """A layer without attention and experts."""
         known = self._others_ns.get(n_tokens)
         if known is None:
             known = sum(times * curve(n_tokens) for times, curve in self._in_layer)
             if self._links is not None:  # behind attention, and behind the MLP unless experts give tokens back
                 known += (1 if self._links.n_expert_ranks > 1 else 2) * self._links.sum_ns(n_tokens)
-            if self._experts is not None:
-                known += self._experts.ns(n_tokens * self._n_peers)
             self._others_ns[n_tokens] = known
         return known
 
@@ -209,8 +223,9 @@ class Experts:
         self._n_ranks = n_ranks
         self._links = links
         self._begin_ns = begin_ns
+        self.ns = cache(self._ns)
 
-    def ns(self, n_tokens: int) -> int:
+    def _ns(self, n_tokens: int) -> int:
         """Duration of one layer's experts, gathering and scattering tokens included."""
         n_experts = self._routing.n_distinct(n_tokens)
         here = self._n_measured, self._n_ranks

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.backend import Batch, StepReport
-from policies.decision import Decision
 from policies.engine import Outcome
-from policies.journal import GapCause, HbmUse
 from policies.lane import TrueLengths
-from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence as Seq
 from policies.serving.sequence import State
 from policies.serving.vllm_v1.pool import FreeQueuePool
 from policies.serving.vllm_v1.scheduler import VllmV1
 from policies.serving.vllm_v1.settings import V1Settings
-from policies.types import Arrival, one_token_later
-from policies.view import MemoryView
+from policies.types import Arrival
 from sim.compute.profile import Graphs, Links, ProfileModel
 from sim.linear import serve_alone
+from sim.validation.peers import Peers
+from sim.validation.step_time import ProfiledTime
+from sim.validation.watch import Watch
 from traces.layer_profile import LayerProfile
 from traces.server_log import Sample, Served, ServerRun
 from traces.server_settings import FULL, ServerSettings
@@ -54,7 +52,8 @@ class Replayed:
 def replay(run: ServerRun, profile: LayerProfile, size: ModelSize) -> Replayed:
     """Serve a run's requests again.
 
-    Of several engines each is taken to get every n-th request, and to run beside others that do as it does.
+    Engines of a model with experts step together and share requests by their loads (``Peers``); others each get every
+    n-th request.
 
     Raises:
         ValueError: the profile lacks what the run needs, or a request can never run.
@@ -64,81 +63,26 @@ def replay(run: ServerRun, profile: LayerProfile, size: ModelSize) -> Replayed:
         profile,
         graphs=_graphs(settings),
         links=_links(run, size),
-        n_peers=settings.n_engines if settings.spreads_experts else 1,
     )
-    time = ProfiledTime(model, size.n_layers)
-    arrivals = run.arrivals()
-    engines = [_serve(run, arrivals[first :: settings.n_engines], time) for first in range(settings.n_engines)]
-    ended = {seq.request.request_id: seq for engine in engines for seq in engine.ended}
+    n_engines, arrivals = settings.n_engines, run.arrivals()
+    if profile.experts:
+        watches = [_serve(run, arrivals, model, size, n_together=n_engines)]
+    else:
+        watches = [_serve(run, arrivals[nth::n_engines], model, size, n_together=1) for nth in range(n_engines)]
+    ended = {seq.request.request_id: seq for watch in watches for seq in watch.ended}
     return Replayed(
         requests=[_served(ended[number], its) for number, its in enumerate(run.requests)],
-        samples=[_sample(engines, sample.at_ns) for sample in run.samples],
-        n_steps=sum(len(engine.states) for engine in engines),
+        samples=[_sample(watches, sample.at_ns) for sample in run.samples],
+        n_steps=sum(len(watch.states) for watch in watches),
         n_preemptions=sum(seq.n_preemptions for seq in ended.values()),
         n_recomputed=sum(seq.n_recomputed for seq in ended.values()),
         n_hits=sum(seq.n_hit_tokens for seq in ended.values()),
     )
 
 
-class ProfiledTime:
-    """Step times out of a layer profile (``sim.linear.StepTime``)."""
-
-    def __init__(self, model: ProfileModel, n_layers: int) -> None:
-        self._model = model
-        self._n_layers = n_layers
-
-    def of_step(self, batch: Batch) -> Callable[[int], int]:
-        """How long the step and its repetitions take; all of them have one batch."""
-        work, model, n_layers = batch.work, self._model, self._n_layers
-        longest = max((seq.n_slots for seq in batch.decodes), default=0)
-        head_ns = model.head_ns(work)
-
-        def nth_ns(nth: int) -> int:
-            return n_layers * model.layer_ns(one_token_later(work, nth) if nth else work, longest + nth) + head_ns
-
-        return nth_ns
-
-
-class Watch:
-    """Keeps the state after every step, as vLLM's statistics have it, and the requests that ended."""
-
-    def __init__(self, n_usable_blocks: int, scheduler: VllmV1) -> None:
-        self.ended: list[Seq] = []
-        self.states: list[Sample] = []
-        self._n_usable = n_usable_blocks
-        self._scheduler = scheduler
-
-    def composed(self, lane: int, now_ns: int, step: Step, scheduler: Scheduler) -> None:
-        """Nothing to keep."""
-
-    def ran(self, lane: int, batch: Batch, report: StepReport) -> None:
-        """A step has ended; whoever it ended is told next."""
-        del lane, batch
-        self.states.append(self._state(report.ends_ns[-1]))
-
-    def retired(self, lane: int, now_ns: int, seqs: Sequence[Seq], scheduler: Scheduler) -> None:
-        """Requests have ended with the step that ended last."""
-        del lane, now_ns, scheduler
-        self.ended += seqs
-        if self.states:
-            self.states[-1] = self._state(self.states[-1].at_ns)
-
-    def gaps(self, model: int, cause: GapCause, gaps_ns: Sequence[int], n_requests: int) -> None:
-        """Nothing to keep."""
-
-    def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
-        """Nothing to keep."""
-
-    def hbm(self, now_ns: int, uses: Sequence[HbmUse]) -> None:
-        """Nothing to keep."""
-
-    def _state(self, at_ns: int) -> Sample:
-        its = self._scheduler
-        in_use = 1 - its.pool.n_free / self._n_usable
-        return Sample(at_ns=at_ns, n_running=its.n_running, n_waiting=its.n_waiting, kv_share=in_use)
-
-
-def _serve(run: ServerRun, arrivals: Sequence[Arrival], time: ProfiledTime) -> Watch:
+def _serve(
+    run: ServerRun, arrivals: Sequence[Arrival], model: ProfileModel, size: ModelSize, *, n_together: int
+) -> Watch:
     its = run.settings
     longest = max((arrival.request.n_prompt_tokens + arrival.n_output_tokens for arrival in arrivals), default=0)
     settings = V1Settings(
@@ -154,9 +98,9 @@ def _serve(run: ServerRun, arrivals: Sequence[Arrival], time: ProfiledTime) -> W
     )
     if longest > its.max_model_len:
         raise ValueError(f"{run.folder}: a request of {longest} tokens exceeds max_model_len={its.max_model_len}")
-    scheduler = VllmV1(settings, FreeQueuePool(its.n_blocks))
-    watch = Watch(its.n_blocks - 1, scheduler)
-    outcome, _ = serve_alone(scheduler, iter(arrivals), truth=TrueLengths(), time=time, journal=watch, gives_up=True)
+    peers = Peers([VllmV1(settings, FreeQueuePool(its.n_blocks)) for _ in range(n_together)])
+    time, watch = ProfiledTime(model, size.n_layers, peers), Watch(peers)
+    outcome, _ = serve_alone(peers, iter(arrivals), truth=TrueLengths(), time=time, journal=watch, gives_up=True)
     if outcome is not Outcome.DONE or len(watch.ended) < len(arrivals):
         n_left = len(arrivals) - len(watch.ended)
         raise ValueError(f"{run.folder}: {n_left} requests can never run in {its.n_blocks} blocks; look at meta.json")
@@ -176,9 +120,9 @@ def _served(seq: Seq, its: Served) -> Served:
     )
 
 
-def _sample(engines: Sequence[Watch], at_ns: int) -> Sample:
+def _sample(watches: Sequence[Watch], at_ns: int) -> Sample:
     """All engines together, each as it was after the last step that ended before then."""
-    states = [_state_before(engine.states, at_ns) for engine in engines]
+    states = [_state_before(watch.states, at_ns) for watch in watches]
     return Sample(
         at_ns=at_ns,
         n_running=sum(state.n_running for state in states),

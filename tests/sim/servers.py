@@ -48,9 +48,9 @@ def write_csv(path: Path, columns: str, rows: Iterable[Sequence[object]]) -> Non
         writer.writerows(rows)
 
 
-def attention_rows() -> list[tuple[object, ...]]:
+def attention_rows() -> list[tuple[int, int, int, int, float]]:
     sizes, contexts = (16, 32, 64, 128), (16, 64, 256, 1024)
-    rows: list[tuple[object, ...]] = []
+    rows: list[tuple[int, int, int, int, float]] = []
     rows += [(0, 0, n, kv, decode_us(n, kv)) for n in (1, 2, 4, 8) for kv in contexts]
     for n_new in sizes:
         for before in (0, *contexts):

@@ -74,9 +74,7 @@ def test_a_grid_with_missing_corners_goes_by_those_that_are_there() -> None:
 def test_every_point_that_was_measured_comes_back(made: LayerProfile) -> None:
     model = ProfileModel(made)
     for n_new, before, n, kv, us in attention_rows():
-        assert isinstance(n_new, int)
-        assert isinstance(before, int)
-        work = prompts((n_new, before), n_decodes=n, context=kv) if n_new else decodes(n, kv)  # pyright: ignore[reportArgumentType]
+        work = prompts((n_new, before), n_decodes=n, context=kv) if n_new else decodes(n, kv)
         assert model.layer_ns(work) == pytest.approx(OTHERS_NS + 1000 * us, abs=1.5)
 
 
