@@ -107,6 +107,8 @@ def read_layer_profile(folder: Path, n_ranks: int) -> LayerProfile:
         ValueError: a file is missing or faulty, or this degree of tensor parallelism was not measured.
     """
     of_ranks = folder / f"tp{n_ranks}"
+    if (of_ranks / "linear_attention.csv").exists():
+        raise ValueError(f"{of_ranks} has linear_attention.csv: a hybrid model's profile is not read; give another")
     if not of_ranks.is_dir():
         there = ", ".join(sorted(path.name for path in folder.glob("tp*"))) or "none"
         raise ValueError(f"{of_ranks} is not there (measured: {there}); profile tensor_parallel_size={n_ranks}")

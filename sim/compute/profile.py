@@ -1,7 +1,8 @@
 """Compute times from a layer profile: the kernels of a step under vLLM, added up.
 
 Outside the layers are the embedding, the last norm, and what is profiled per sequence (head, sampler); all else is once
-in every layer, but for ``layernorm``, of which a layer has two.
+in every layer, but for ``layernorm``, of which a layer has two. Where experts were profiled all layers have them, and
+the dense MLP of the first few, that some such models have, is left out.
 
 What a step takes on a server differs from the sum of its kernels as they were profiled:
 
@@ -32,6 +33,7 @@ from traces.layer_profile import LayerProfile
 
 ONCE = ("embedding", "final_layernorm")
 TWICE = ("layernorm",)
+MLP = ("gate_up_proj", "act_fn", "down_proj")
 WITHOUT_WEIGHTS = ("embedding", "final_layernorm", "layernorm", "qk_norm", "rotary_emb", "act_fn")
 """Names of LLMServingSim's catalogues (profiler/models/*.yaml)."""
 
@@ -119,7 +121,8 @@ class ProfileModel:
         self._links = links
         begin_ns = _begin_ns(profile) if self._graphs.ahead else 0
         self._once = [_curve(points, begin_ns) for name, points in profile.per_token.items() if name in ONCE]
-        in_layer = {name: points for name, points in profile.per_token.items() if name not in ONCE}
+        absent = (*ONCE, *(MLP if profile.experts else ()))
+        in_layer = {name: points for name, points in profile.per_token.items() if name not in absent}
         self._in_layer = [(2 if name in TWICE else 1, _curve(points, begin_ns)) for name, points in in_layer.items()]
         self._head = [_curve(points, begin_ns) for points in profile.per_sequence.values()]
         self._attention = Attention(profile.attention, profile.uneven)

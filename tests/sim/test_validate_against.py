@@ -129,6 +129,19 @@ def test_ranks_need_a_link_between_them(tmp_path: Path) -> None:
     assert run(tmp_path) == 1, "sums take longer than nothing"
 
 
+def test_engines_that_share_experts_step_together(tmp_path: Path) -> None:
+    # By hand: 8 experts, 2 a token, in place of the MLP (gate-up 18 us, activation 0, down 8). 64 tokens of both engines
+    # use all of them: 29 us. 2 tokens use 8 (1 - (3/4)^2) = 3.5, so 4: a third of the way from 11 us (one token, which
+    # has 2) to 17 (four tokens that have 4). 2 us of either is how the kernel begins.
+    write_profile(tmp_path, experts=True)
+    its = meta(engine_kwargs={**meta()["engine_kwargs"], "data_parallel_size": 2})
+    experts_s = [N_LAYERS * (us - 2 - 18 - 8) / 1e6 for us in (29, 13)]
+    first_s = FIRST_S + experts_s[0]
+    last_s = first_s + LAST_S - FIRST_S + 2 * experts_s[1]
+    write_run(tmp_path, [logged(n, 32, 3, 2.0, 2 + first_s, 2 + last_s) for n in (0, 1)], its)
+    assert run(tmp_path, "--tolerance", 0.01) == 0
+
+
 def test_experts_are_replayed(tmp_path: Path) -> None:
     write_profile(tmp_path, experts=True)
     write_run(tmp_path, [logged(0, 32, 3, 2.0, 2.001, 2.003)])

@@ -83,6 +83,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing runs": (replace("attention.csv", "0,0,1,16", "0,0,0,0"), "neither prefill_chunk nor n_decode"),
     "decodes of nothing": (replace("attention.csv", "0,0,1,16", "0,0,1,0"), "n_decode=1 with kv_decode=0"),
     "no keys": (replace("attention.csv", "kv_prefill", "kv"), "neither kv_prefill nor prefill_key"),
+    "a hybrid model": (lambda at: (at / "linear_attention.csv").touch(), "a hybrid model's profile is not read"),
     "no YAML": (lambda at: (at.parent / "meta.yaml").write_text("gpu: [\n"), "meta.yaml: "),
     "no text": (lambda at: (at / "dense.csv").write_bytes(b"layer,\xff\n"), "dense.csv:1: not UTF-8 text"),
 }
