@@ -17,6 +17,9 @@ from policies.types import GB
 RESERVES_SINCE = (0, 16)
 """Later versions than 0.15.1 admit a prompt only if all of it fits (``scheduler_reserve_full_isl``)."""
 
+MOST_BLOCKS = 2**26
+"""A petabyte of KV cache in blocks of 16 tokens and 1 MiB a token: more is a slip of the pen."""
+
 NO_GRAPHS, PIECEWISE, FULL = 0, 1, 2
 """vLLM's CUDAGraphMode; a pair is that of decodes alone and that of other steps."""
 
@@ -108,13 +111,13 @@ class Document:
             raise self.wrong(name, value, "a text")
         return value
 
-    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number."""
+    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = 2**31 - 1) -> int:
+        """A whole number within bounds."""
         value = self.get(*names)
         if value is None and default is not None:
             return default
-        if type(value) is not int or value < least:
-            raise self.wrong(names[0], value, f"a whole number of at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            raise self.wrong(names[0], value, f"a whole number of {least} to {most}")
         return value
 
     def flag(self, *names: str, default: bool) -> bool:
@@ -163,7 +166,9 @@ def read_settings(folder: Path) -> ServerSettings:
         device=meta.text("hardware.device_name", "an unnamed GPU"),
         started=meta.text("started_at", "") or None,
         tick_s=meta.number("tick_seconds", 1.0) or 1.0,
-        n_blocks=meta.count("kv_cache.num_gpu_blocks", "resolved_config.cache_config.num_gpu_blocks", least=2),
+        n_blocks=meta.count(
+            "kv_cache.num_gpu_blocks", "resolved_config.cache_config.num_gpu_blocks", least=2, most=MOST_BLOCKS
+        ),
         block_tokens=meta.count("kv_cache.block_size", "resolved_config.cache_config.block_size"),
         max_num_seqs=_scheduler(meta, "max_num_seqs"),
         max_num_batched_tokens=_scheduler(meta, "max_num_batched_tokens"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fit_roofline import read_shape
-from policies.types import Work
+from bench.fit_roofline import read_machine, read_shape
+from policies.types import HardwareProfile, LinkProfile, Work
 from sim.compute.attention import Attention, Shares
 from sim.compute.grid import Grid
 from sim.compute.profile import Graphs, Links, ProfileModel, profiled
+from sim.factory import compute_models
 from tests.sim.servers import (
     LAUNCHED_AHEAD_NS,
     OTHERS_NS,
@@ -22,6 +24,7 @@ from tests.sim.servers import (
 )
 from traces.layer_profile import AttentionTiming, LayerProfile, UnevenTiming, read_layer_profile
 
+CONF = Path(__file__).parents[2] / "conf"
 REAL = Path(__file__).parents[3] / "shared" / "data" / "groundtruth" / "rtx4090_llama31_8b" / "layer_profile"
 AHEAD = Graphs(ahead=True)
 
@@ -195,6 +198,18 @@ def test_a_real_profile_serves_the_model_that_it_is_of() -> None:
     ), "dense.csv at 16 tokens, norms twice, and attention.csv at 0,0,16,1024"
     with pytest.raises(ValueError, match="vocab_size 128256 there, 32000 here"):
         profiled(profile, read_shape("llama_2_7b"))
+
+
+def test_ordinary_runs_take_a_layer_profile_for_their_compute_table(tmp_path: Path) -> None:
+    write_profile(tmp_path)
+    constants = asdict(read_machine(CONF / "hardware" / "h200.yaml"))
+    link = LinkProfile(h2d_bytes_per_s=1, d2h_bytes_per_s=1, joint_bytes_per_s=1)
+    bandwidth, flops = constants.pop("hbm_bytes_per_s"), constants.pop("flops_per_s")
+    gpu = HardwareProfile(name="h200", hbm_bytes=1, hbm_bytes_per_s=bandwidth, page_bytes=1, link=link)
+    tables = tmp_path / "layer_profile"
+    shapes = [read_shape("llama_3_8b")]
+    (model,) = compute_models(shapes, gpu, roofline=constants, flops_per_s=flops, tables=tables)
+    assert model.layer_ns(decodes(4, 64)) == OTHERS_NS + 1000 * decode_us(4, 64)
 
 
 def test_attention_without_prompts_refuses_a_prompt() -> None:

@@ -130,9 +130,9 @@ def test_ranks_need_a_link_between_them(tmp_path: Path) -> None:
 
 
 def test_engines_that_share_experts_step_together(tmp_path: Path) -> None:
-    # By hand: 8 experts, 2 a token, in place of the MLP (gate-up 18 us, activation 0, down 8). 64 tokens of both engines
-    # use all of them: 29 us. 2 tokens use 8 (1 - (3/4)^2) = 3.5, so 4: a third of the way from 11 us (one token, which
-    # has 2) to 17 (four tokens that have 4). 2 us of either is how the kernel begins.
+    # By hand: 8 experts, 2 a token, in place of the MLP (gate-up 18 us, activation 0, down 8). The 64 tokens of both
+    # engines use all of them: 29 us. 2 tokens use 8 (1 - (3/4)^2) = 3.5, so 4: a third of the way from 11 us (one
+    # token, which has 2) to 17 (four tokens that have 4). 2 us of either is how the kernel begins.
     write_profile(tmp_path, experts=True)
     its = meta(engine_kwargs={**meta()["engine_kwargs"], "data_parallel_size": 2})
     experts_s = [N_LAYERS * (us - 2 - 18 - 8) / 1e6 for us in (29, 13)]

@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "a text for a number": (
         LINES,
         {**meta(), "kv_cache": {"num_gpu_blocks": "many", "block_size": 16}},
-        "kv_cache.num_gpu_blocks is 'many', it must be a whole number of at least 2",
+        "kv_cache.num_gpu_blocks is 'many', it must be a whole number of 2 to 67108864",
     ),
     "speculative": (LINES, resolved(speculative_config={"n": 1}), "decoded speculatively"),
     "a pipeline": (LINES, resolved(parallel_config={"pipeline_parallel_size": 2}), "pipeline of GPUs"),
