@@ -3,7 +3,7 @@
 #
 #   bench/gpu_session.sh FOLDER PART... [-- KEY=VALUE...]
 #
-# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), exec_single, exec_c1, exec_c2.
+# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), exec_NAME (an experiment).
 # Overrides behind -- go to every experiment: -- workload.duration_s=60. Wheels in .whl are installed first, for
 # machines without a network. A part that fails does not stop the others; the exit status tells.
 set -uo pipefail
@@ -42,7 +42,7 @@ part() {
     test) python3 -m pytest -q -p no:cacheprovider -m gpu tests/executor ;;
     smoke) experiment exec_single workload.duration_s=5 output.figures=false ;;
     exec_*) experiment "$1" "${overrides[@]}" ;;
-    *) echo "no part $1; there are info, test, smoke, exec_single, exec_c1, exec_c2" >&2 && return 2 ;;
+    *) echo "no part $1; there are info, test, smoke, exec_NAME" >&2 && return 2 ;;
     esac
 }
 

@@ -14,6 +14,7 @@ from conf.carry_out import open_books
 from conf.editable import editable, frozen
 from conf.grid import Point, points
 from conf.mistakes import one_line
+from conf.own_mix import with_own_models
 from conf.parallel import Parallel
 from conf.run import Requests, Run, decisive, run_info
 from conf.schema import Hardware, Settings
@@ -37,6 +38,7 @@ class Experiment:
     name: str
     parallel: Parallel
     figures: bool
+    page: bool
     runs: tuple[Run, ...]
 
 
@@ -53,7 +55,10 @@ def build(cfg: DictConfig) -> Experiment:
     runs = _told_apart(list(_runs(base)))
     shared = runs[0].settings
     shared.parallel.require_installed()
-    return Experiment(name=shared.name, parallel=shared.parallel, figures=shared.output.figures, runs=tuple(runs))
+    output = shared.output
+    return Experiment(
+        name=shared.name, parallel=shared.parallel, figures=output.figures, page=output.page, runs=tuple(runs)
+    )
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:
@@ -91,7 +96,8 @@ def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
 
 def held_to_schema(cfg: DictConfig) -> Any:
     """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
-    return OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg, enum_to_str=True))
+    plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, enum_to_str=True))
+    return OmegaConf.merge(OmegaConf.structured(editable(Settings)), with_own_models(plain))
 
 
 def configured(cfg: Any) -> Configured:
@@ -133,6 +139,11 @@ def _assemble(
     requests: Requests | None,
 ) -> Run:
     models = tuple(settings.mix.models.values())
+    if settings.hardware.unified and settings.policy[policy].lends:
+        raise ValueError(
+            f"{system} lends, and on hardware {settings.hardware.name} host and device have one memory: nothing is "
+            "gained; compare policies that do not lend, or take another hardware"
+        )
     return Run(
         system=system,
         lengths=lengths,

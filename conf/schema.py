@@ -51,6 +51,8 @@ class Roofline:
     host_s: float
     host_sequence_s: float
     host_scale: float
+    moe_bandwidth_share: float = 0.82
+    moe_flops_share: float = 0.48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,11 @@ class Vmm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A GPU and its link to host memory, every number with its source in ``conf/hardware``."""
+    """A GPU and its link to host memory, every number with its source in ``conf/hardware``.
+
+    Attributes:
+        unified: host and device share one memory, so that lending gains nothing: policies that lend are refused.
+    """
 
     name: str
     hbm_bytes: int
@@ -73,18 +79,31 @@ class Hardware:
     link: Link
     roofline: Roofline
     vmm: Vmm
+    unified: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """The models that share a GPU, by name; results count them in this order."""
+    """The models that share a GPU, by name; results count them in this order.
+
+    Attributes:
+        of: more of them, as ``conf/own_mix.py`` reads them: names of the catalogue or Hugging Face configs, each with
+            its sizes, share and activations worked out.
+        shares: of the HBM, one for each of these; none: worked out, too.
+        memory_share: of the HBM, for all of these together (vLLM's ``gpu_memory_utilization``).
+        context_tokens: the longest request of these; ``None``: as each model has it.
+    """
 
     name: str
     models: Mapping[str, ServedModel]
+    of: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    memory_share: float = 0.9
+    context_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise ValueError("mix.models is empty; name at least one")
+            raise ValueError("mix.models is empty; name at least one there, or models of the catalogue in mix.of")
         for name, model in self.models.items():
             if not 0 < model.share <= 1:
                 raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
@@ -131,16 +150,33 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where results go, and whether figures are drawn from them.
+    """Where results go, and what is drawn from them.
 
     Attributes:
         root: folder in which experiments make theirs.
         folder: of this experiment. Runs that it holds complete are not done again.
+        page: whether ``report.html`` is written, too; ``python -m sim report FOLDER`` does so later.
     """
 
     root: str
     folder: str
     figures: bool
+    page: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSettings:
+    """A timeline of each run for ui.perfetto.dev: see ``traces/timeline``.
+
+    Attributes:
+        window: seconds from and until; empty: none is written. A simulated run keeps what crosses its link then.
+    """
+
+    window: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.window and (len(self.window) != 2 or not 0 <= self.window[0] < self.window[1]):
+            raise ValueError(f"timeline.window={list(self.window)} must be [FROM,UNTIL] in seconds, 0 <= FROM < UNTIL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +189,13 @@ class Settings:
             only one.
         rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
             later.
-        compute: where the simulator takes compute times from: fitted constants, or measured tables.
+        compute: where the simulator takes compute times from: fitted constants, measured tables, or the measured
+            operations that the package aiconfigurator-core carries (``sim/compute/op_table.py``).
         compute_tables: folder of these tables, or of a layer profile as LLMServingSim publishes them; ``None``:
-            ``conf/tables/<hardware.name>``.
+            ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the name of a GPU there; ``None``: the one that the
+            hardware is, see ``conf/worlds.py``.
+        compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
+            each size of step: how sure is a result?
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
@@ -174,19 +214,23 @@ class Settings:
     serving: Serving
     tenancy: Tenancy
     backend: BackendSettings
-    compute: Literal["roofline", "table"] = "roofline"
+    compute: Literal["roofline", "table", "aiconfigurator"] = "roofline"
     compute_tables: str | None = None
+    compute_deviation: float = 0.0
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
     compare: tuple[str, ...]
     variants: Mapping[str, Variant]
     grid: Mapping[str, object]
     keep: tuple[Literal["steps", "decisions", "memory"], ...]
+    timeline: TimelineSettings
     output: Output
     parallel: Parallel
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must be at least 0")
+        if not 0 <= self.compute_deviation <= 1:
+            raise ValueError(f"compute_deviation={self.compute_deviation} must be a share from 0 to 1")
         for name, variant in self.variants.items():
             if name in self.policy:
                 raise ValueError(f"variants.{name} has the name of a policy; give it another")

@@ -21,10 +21,24 @@ from traces.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
     from executor.plan import Plan
+    from traces.copies import CopyLog
 
 
 TABLES = Path(__file__).parent / "tables"
 """Compute times that were measured: a folder a device, a file a model."""
+
+OPS_GPUS = {
+    "a100_80": "a100_sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "h100_pcie80": "h100_pcie",
+    "h100_sxm": "h100_sxm",
+    "h200": "h200_sxm",
+    "h200_pcie": "h200_sxm",
+    "h200_sxm": "h200_sxm",
+    "l40s": "l40s",
+}
+"""Hardware by name: what aiconfigurator-core calls its GPU."""
 
 
 def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
@@ -44,15 +58,20 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     check(world, _plan(run, ledger, lanes))
 
 
-def open_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> AbstractContextManager[Backend]:
+def open_world(
+    run: Run, ledger: Ledger, lanes: Sequence[Lane], copies: CopyLog | None = None
+) -> AbstractContextManager[Backend]:
     """Open the backend that the run asks for; leaving it gives everything back.
+
+    Args:
+        copies: takes note of what crosses a simulated link.
 
     Raises:
         ValueError: it cannot be opened.
     """
     world = run.settings.backend.world
     if world == "sim":
-        return nullcontext(_simulated(run))
+        return nullcontext(_simulated(run, copies))
     from executor.factory import open_backend
 
     return open_backend(world, _plan(run, ledger, lanes))
@@ -69,14 +88,14 @@ def device_of(run: Run) -> str:
 
 
 def tables_of(settings: Settings) -> Path | None:
-    """Find the measured tables that compute times are taken from; ``None``: they come from the roofline."""
-    if settings.compute == "roofline":
+    """Find the measured tables that compute times are taken from; ``None``: they come from elsewhere."""
+    if settings.compute != "table":
         return None
     return TABLES / settings.hardware.name if settings.compute_tables is None else Path(settings.compute_tables)
 
 
 def table_files(run: Run) -> list[Path]:
-    """Find the files of measured compute times that a run reads; none if they come from the roofline."""
+    """Find the files of measured compute times that a run reads; none if they come from elsewhere."""
     folder = tables_of(run.settings)
     if folder is None:
         return []
@@ -85,7 +104,24 @@ def table_files(run: Run) -> list[Path]:
     return [table_path(folder, model.shape.name) for model in run.models]
 
 
-def _simulated(run: Run) -> Backend:
+def ops_gpu_of(settings: Settings) -> str | None:
+    """Find the GPU whose operations aiconfigurator-core measured; ``None``: compute times come from elsewhere.
+
+    Raises:
+        ValueError: it is not known which GPU the hardware is.
+    """
+    if settings.compute != "aiconfigurator":
+        return None
+    gpu = settings.compute_tables or OPS_GPUS.get(settings.hardware.name)
+    if gpu is None:
+        raise ValueError(
+            f"compute=aiconfigurator knows no {settings.hardware.name}; set compute_tables to the GPU that is closest, "
+            "as h100_sxm or h200_sxm, or compute=roofline"
+        )
+    return gpu
+
+
+def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
     from sim.factory import open_backend
 
     settings = run.settings
@@ -95,9 +131,13 @@ def _simulated(run: Run) -> Backend:
         roofline=asdict(settings.hardware.roofline),
         flops_per_s=settings.hardware.flops_per_s,
         tables=tables_of(settings),
+        ops_gpu=ops_gpu_of(settings),
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
+        compute_deviation=settings.compute_deviation,
+        seed=settings.seed,
+        copies=copies,
     )
 
 

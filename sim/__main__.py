@@ -8,8 +8,11 @@ from conf.cli import Command, dispatch
 
 COMMANDS = {
     "run": Command(module="conf.app", summary="simulate an experiment: every policy on the same arrivals"),
-    "report": Command(module="conf.gather", summary="one table and one figure of experiments that have run"),
+    "plan": Command(module="conf.plan", summary="does lending pay with your models, traffic and GPU; what binds"),
+    "models": Command(module="conf.show_models", summary="the catalogue, or the sizes that a config.json gives"),
+    "report": Command(module="conf.gather", summary="what runs have come to: one table, one figure, one HTML page"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
+    "roofline": Command(module="conf.roofline_error", summary="error of a roofline against measured operations"),
     "schedule": Command(module="sim.schedule", summary="the scheduler alone, under a linear step-time model"),
 }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from policies.memory.experts import Offload, Reload
 from policies.memory.layout import KvLayout
 from policies.memory.ledger import Holder, Ledger, Use
-from policies.memory.experts import Offload, Reload
 from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 
 from policies.types import Arrival
-from tests.engine.moe_worlds import MoeSetup
 from tests.engine import moe_worlds
+from tests.engine.moe_worlds import MoeSetup
 from tests.engine.strategies import cases, thorough
 from tests.engine.worlds import Setup, serve
 from traces.sessions import Session
