@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from conf.run import Run, readable_name
-from conf.worlds import tables_of
-from traces.device_tables import table_path
+from conf.worlds import table_files
 from traces.folder import SCHEMA_VERSION
 from traces.provenance import versions
 
@@ -79,11 +78,8 @@ def folder_name(run: Run) -> str:
 
 def _tables_digest(run: Run) -> list[str] | None:
     """Digest the measured compute times of each model, if there are any."""
-    folder = tables_of(run.settings)
-    if folder is None:
-        return None
-    paths = [table_path(folder, model.shape.name) for model in run.models]
-    return [_file_digest(path, path.stat().st_mtime_ns) for path in paths]
+    paths = table_files(run)
+    return [_file_digest(path, path.stat().st_mtime_ns) for path in paths] if paths else None
 
 
 @cache

@@ -206,8 +206,9 @@ class Settings:
         figure: how the paper draws it, a name in ``conf/paper/figures.py``; with one there may be nothing to compare.
         compute: where the simulator takes compute times from: fitted constants, measured tables, or the measured
             operations that the package aiconfigurator-core carries (``sim/compute/op_table.py``).
-        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the
-            name of a GPU there; ``None``: the one that the hardware is, see ``conf/worlds.py``.
+        compute_tables: folder of these tables, or of a layer profile as LLMServingSim publishes them; ``None``:
+            ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the name of a GPU there; ``None``: the one that the
+            hardware is, see ``conf/worlds.py``.
         compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
             each size of step: how sure is a result?
         policy: the settings of every policy, by name.

@@ -16,6 +16,8 @@ from conf.schema import Settings
 from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
+from traces.device_tables import table_path
+from traces.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
     from executor.plan import Plan
@@ -96,6 +98,16 @@ def tables_of(settings: Settings) -> Path | None:
     if settings.compute != "table":
         return None
     return TABLES / settings.hardware.name if settings.compute_tables is None else Path(settings.compute_tables)
+
+
+def table_files(run: Run) -> list[Path]:
+    """Find the files of measured compute times that a run reads; none if they come from elsewhere."""
+    folder = tables_of(run.settings)
+    if folder is None:
+        return []
+    if is_layer_profile(folder):
+        return sorted(folder.glob("tp1/*.csv"))
+    return [table_path(folder, model.shape.name) for model in run.models]
 
 
 def ops_gpu_of(settings: Settings) -> str | None:
