@@ -32,6 +32,27 @@ def open_driver(world: World, hardware: HardwareProfile) -> Driver:
     return _open_cuda(hardware)
 
 
+def open_peer(world: World, hardware: HardwareProfile, index: int) -> Driver:
+    """Open the device in whose memory master copies are kept; on a CPU one like the first stands in.
+
+    Open it while the first one is open.
+
+    Args:
+        index: which GPU, as the driver counts them.
+
+    Raises:
+        ValueError: there is no such device, or the first cannot reach its memory.
+    """
+    if world == "memfd":
+        return MemfdDriver(hardware.hbm_bytes, hardware.page_bytes)
+    from executor.vmm.cuda import CudaDriver, NoGpu
+
+    try:
+        return CudaDriver(index, readers=(0,))
+    except NoGpu as missing:
+        raise ValueError(f"backend.peer={index}: {missing}; name another GPU, or set backend.tier=host") from None
+
+
 def describe(world: World) -> str:
     """Name the device, its driver and what computes on it."""
     if world == "memfd":

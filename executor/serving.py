@@ -15,6 +15,7 @@ from executor.clock import Clock
 from executor.forward import Eager, Graphed
 from executor.lane import Forward, ModelLane, Watch
 from executor.memory.device import DeviceMemory
+from executor.memory.masters import PeerMasters
 from executor.memory.tensors import tensor_over
 from executor.models.decode_buffers import BATCH_BUCKETS, DecodeBuffers, bucket_of
 from executor.models.decoder import Decoder, build_decoder
@@ -64,11 +65,18 @@ class Serving:
 
 
 def open_serving(
-    driver: Driver, plan: Plan, clock: Clock, *, watch: Watch | None = None, poison: bool = False
+    driver: Driver,
+    plan: Plan,
+    clock: Clock,
+    *,
+    peer: Driver | None = None,
+    watch: Watch | None = None,
+    poison: bool = False,
 ) -> Serving:
     """Put the models of a plan onto a device.
 
     Args:
+        peer: in whose memory master copies are kept, instead of the host's.
         watch: sees every step, for tests.
         poison: see ``DeviceMemory``.
 
@@ -79,7 +87,9 @@ def open_serving(
     """
     device = torch.device(driver.device)
     with ExitStack() as closing:
-        memory = DeviceMemory(driver, [model.extents for model in plan.models], mode=plan.mode, poison=poison)
+        masters = PeerMasters(peer, driver.device) if peer else None
+        extents = [model.extents for model in plan.models]
+        memory = DeviceMemory(driver, extents, mode=plan.mode, masters=masters, poison=poison)
         closing.callback(memory.close)
         streams: AnyStreams = CudaStreams(device) if device.type == "cuda" else HostStreams()
         decoders = [_load(index, model, plan, memory, device) for index, model in enumerate(plan.models)]
@@ -109,7 +119,7 @@ def open_serving(
 
 
 def _load(index: int, model: ModelPlan, plan: Plan, memory: DeviceMemory, device: torch.device) -> Decoder:
-    """Bring the weights of a model where they belong: layers into their homes, copies of them to the host."""
+    """Bring the weights of a model where they belong: layers into their homes, copies of them to their tier."""
     spec, seed = model.spec, len(plan.models) * plan.seed + index
     outer = model.checkpoint.load_outer(spec, device) if model.checkpoint else random_outer(spec, seed, device)
     decoder = build_decoder(spec, outer, kernels_for(device))
