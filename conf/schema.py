@@ -108,12 +108,24 @@ class BackendSettings:
         vmm: how homes change hands: see ``sim/vmm.py``; the executor knows ``alias`` and ``range``.
         leaps: steps that repeat are submitted together; results are the same without.
         weights: for the executor: folders of safetensors by the name of the model; the others get random weights.
+        tier: for the executor: where the master copies of lendable layers are kept: pinned ``host`` memory, or the HBM
+            of another GPU, a ``peer``. The simulator knows the link of its hardware.
+        peer: which GPU that is, as the driver counts; on a CPU memory as large as ``hardware.hbm_bytes`` stands in.
+
+    Raises:
+        ValueError: the peer is the GPU that serves.
     """
 
     world: Literal["sim", "memfd", "cuda"]
     vmm: Literal["alias", "range", "page"]
     leaps: bool
     weights: Mapping[str, str] = field(default_factory=dict[str, str])
+    tier: Literal["host", "peer"] = "host"
+    peer: int = 1
+
+    def __post_init__(self) -> None:
+        if self.peer < 1:
+            raise ValueError(f"backend.peer={self.peer}: GPU 0 serves, so its peer is one of 1, 2, ...")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,4 +104,6 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
         lendable=[range(model.shape.n_layers) if run.policy.lends else () for model in run.models],
         weights=backend.weights,
         seed=run.settings.seed,
+        tier=backend.tier,
+        peer=backend.peer,
     )

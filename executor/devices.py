@@ -53,6 +53,20 @@ def open_peer(world: World, hardware: HardwareProfile, index: int) -> Driver:
         raise ValueError(f"backend.peer={index}: {missing}; name another GPU, or set backend.tier=host") from None
 
 
+def refuse_too_little_peer_memory(world: World, hardware: HardwareProfile, index: int, n_bytes: int) -> None:
+    """See to it that a peer can hold master copies before it is asked to.
+
+    Raises:
+        ValueError: it has less than ``n_bytes``.
+    """
+    free = hardware.hbm_bytes if world == "memfd" else torch.cuda.mem_get_info(index)[0]
+    if n_bytes > free:
+        raise ValueError(
+            f"backend.peer={index}: master copies need {n_bytes / GIB:.2f} GiB of its memory, {free / GIB:.2f} GiB are "
+            "free; serve fewer or smaller models, name another GPU, or set backend.tier=host"
+        )
+
+
 def describe(world: World) -> str:
     """Name the device, its driver and what computes on it."""
     if world == "memfd":

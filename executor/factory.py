@@ -10,7 +10,13 @@ import torch
 
 from executor.backend import ExecutorBackend
 from executor.clock import HostClock
-from executor.devices import World, open_driver, refuse_too_little_host_memory
+from executor.devices import (
+    World,
+    open_driver,
+    open_peer,
+    refuse_too_little_host_memory,
+    refuse_too_little_peer_memory,
+)
 from executor.lane import Watch
 from executor.plan import Plan
 from executor.serving import Serving, open_serving
@@ -33,7 +39,10 @@ def check(world: World, plan: Plan) -> None:
     Raises:
         ValueError: it cannot: what is missing, and the mend.
     """
-    open_driver(world, plan.hardware).close()
+    with closing(open_driver(world, plan.hardware)):
+        if plan.tier == "peer":
+            open_peer(world, plan.hardware, plan.peer).close()
+            refuse_too_little_peer_memory(world, plan.hardware, plan.peer, plan.peer_bytes)
     refuse_too_little_host_memory(plan.host_bytes)
 
 
@@ -51,14 +60,16 @@ def open_backend(world: World, plan: Plan, *, watch: Watch | None = None) -> Gen
     with ExitStack() as held:
         held.enter_context(_told_in_a_line())
         driver = held.enter_context(closing(open_driver(world, plan.hardware)))
+        has_peer = plan.tier == "peer"
+        peer = held.enter_context(closing(open_peer(world, plan.hardware, plan.peer))) if has_peer else None
         held.enter_context(_torch_bound(driver, plan))
-        yield held.enter_context(_open(driver, plan, watch)).backend
+        yield held.enter_context(_open(driver, peer, plan, watch)).backend
 
 
-def _open(driver: Driver, plan: Plan, watch: Watch | None) -> Serving:
+def _open(driver: Driver, peer: Driver | None, plan: Plan, watch: Watch | None) -> Serving:
     refuse_too_little_host_memory(plan.host_bytes)
     try:
-        return open_serving(driver, plan, HostClock(), watch=watch)
+        return open_serving(driver, plan, HostClock(), peer=peer, watch=watch)
     except HbmOverdrawn as refused:
         raise ValueError(f"{driver.device}: {refused}") from refused
 

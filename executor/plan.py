@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from executor.memory.extents import Extents, measure
+from executor.memory.masters import Tier
 from executor.memory.ranges import LendMode
 from executor.models.checkpoint import Checkpoint, open_checkpoint
 from executor.models.config import read_spec
@@ -50,29 +51,46 @@ class ModelPlan:
     checkpoint: Checkpoint | None
 
     @property
-    def host_bytes(self) -> int:
-        """Pinned host memory that it needs."""
-        return len(self.extents.lendable) * self.extents.region_bytes + self.n_host_blocks * self.extents.block_bytes
+    def swap_bytes(self) -> int:
+        """Pinned host memory for swapped KV."""
+        return self.n_host_blocks * self.extents.block_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run needs of a device."""
+    """What a run needs of a device.
+
+    Attributes:
+        tier: where master copies are kept.
+        peer: the device that keeps them if it is ``peer``, as its driver counts.
+    """
 
     models: tuple[ModelPlan, ...]
     hardware: HardwareProfile
     mode: LendMode
     seed: int
+    tier: Tier = "host"
+    peer: int = 1
 
     @property
     def host_bytes(self) -> int:
         """Pinned host memory of all models."""
-        return sum(model.host_bytes for model in self.models)
+        masters = 0 if self.tier == "peer" else self._master_bytes(1)
+        return masters + sum(model.swap_bytes for model in self.models)
+
+    @property
+    def peer_bytes(self) -> int:
+        """Memory of the peer, in whole pages."""
+        return self._master_bytes(self.hardware.page_bytes) if self.tier == "peer" else 0
 
     @property
     def torch_bytes(self) -> int:
         """What torch's own allocator may use."""
         return sum(model.extents.torch_bytes for model in self.models)
+
+    def _master_bytes(self, page_bytes: int) -> int:
+        all_extents = [model.extents for model in self.models]
+        return sum(len(each.lendable) * -(-each.region_bytes // page_bytes) * page_bytes for each in all_extents)
 
 
 def plan(
@@ -87,6 +105,8 @@ def plan(
     lendable: Sequence[Collection[int]],
     weights: Mapping[str, str],
     seed: int,
+    tier: Tier = "host",
+    peer: int = 1,
 ) -> Plan:
     """Work out what a run needs.
 
@@ -95,6 +115,7 @@ def plan(
         vmm: how homes change hands, a key of ``LEND_MODES``.
         lendable: layers of each model that may ever cycle.
         weights: folders of safetensors by model name; the other models get random weights.
+        tier, peer: see ``Plan``.
 
     Raises:
         ValueError: the executor cannot serve this.
@@ -129,7 +150,7 @@ def plan(
         )
         for spec, each, folder in zip(specs, extents, folders, strict=True)
     )
-    return Plan(models=models, hardware=hardware, mode=LEND_MODES[vmm], seed=seed)
+    return Plan(models=models, hardware=hardware, mode=LEND_MODES[vmm], seed=seed, tier=tier, peer=peer)
 
 
 def _spec(shape: ModelShape, folder: Path | None) -> DecoderSpec:

@@ -29,7 +29,9 @@ PREFILL_BESIDE = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRates:
-    """Bytes/s between pinned host memory and HBM, a layer at a time as weights are fetched.
+    """Bytes/s between HBM and the memory where master copies are, a layer at a time as weights are fetched.
+
+    ``h2d`` is the direction of a fetch, ``d2h`` the other, be it to host memory or to a peer.
 
     Attributes:
         joint_bytes_per_s: both directions together, while both are busy.
