@@ -125,7 +125,7 @@ class BackendSettings:
 
     def __post_init__(self) -> None:
         if self.peer < 1:
-            raise ValueError(f"backend.peer={self.peer}: GPU 0 serves, so its peer is one of 1, 2, ...")
+            raise ValueError(f"backend.peer={self.peer}: GPU 0 serves; name another one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

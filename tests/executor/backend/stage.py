@@ -12,6 +12,7 @@ from torch import Tensor
 
 from executor.backend import ExecutorBackend
 from executor.clock import HostClock
+from executor.memory.masters import Tier
 from executor.models.step import Row
 from executor.plan import Plan, plan
 from executor.serving import Serving as Staged
@@ -32,7 +33,7 @@ from policies.setup import ServedModel, Serving, open_lanes, open_ledger
 from policies.types import GB, MIB, NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape
 from tests.engine.recorder import Recorder
 from tests.engine.worlds import arrival
-from tests.executor.vmm.worlds import open_cuda
+from tests.executor.vmm.worlds import open_cuda, open_cuda_peer
 
 World = Literal["memfd", "cuda"]
 PAGES: dict[World, int] = {"memfd": 4096, "cuda": 2 * MIB}
@@ -86,6 +87,7 @@ class Setting:
     world: World = "memfd"
     policy: Policy = LENDS_FREELY
     vmm: Literal["alias", "range"] = "range"
+    tier: Tier = "host"
     n_base_blocks: int = 9
     serving: Serving = SERVING
     tenancy: TemporalSharing = EVERY_STEP
@@ -243,6 +245,7 @@ def plan_of(setting: Setting, ledger: Ledger, lanes: list[Lane]) -> Plan:
         lendable=[range(each.n_layers) for each in setting.shapes],
         weights={},
         seed=7,
+        tier=setting.tier,
     )
 
 
@@ -251,19 +254,31 @@ def open_stage(setting: Setting, record: Record | None = None) -> Generator[Stag
     """Open a device with NaN wherever nothing was written. At the end nothing may be left with the driver."""
     ledger, lanes = open_books(setting)
     inner = open_cuda() if setting.world == "cuda" else MemfdDriver(setting.hardware.hbm_bytes, PAGES[setting.world])
-    driver = FaultyDriver(inner)
+    driver, peer = FaultyDriver(inner), open_peer(setting)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         watch = record.watch if record else None
-        staged = open_serving(driver, plan_of(setting, ledger, lanes), HostClock(), watch=watch, poison=True)
-        with staged:
+        wanted = plan_of(setting, ledger, lanes)
+        with open_serving(driver, wanted, HostClock(), peer=peer, watch=watch, poison=True) as staged:
             yield Stage(setting, driver, ledger, lanes, staged)
             driver.set_fault(None)
         assert driver.live == Live()
+        assert peer is None or peer.live == Live()
     finally:
         torch.set_num_threads(n_threads)
         driver.close()
+        if peer:
+            peer.close()
+
+
+def open_peer(setting: Setting) -> FaultyDriver | None:
+    """The device that keeps master copies, where the setting has one."""
+    if setting.tier == "host":
+        return None
+    if setting.world == "cuda":
+        return FaultyDriver(open_cuda_peer())
+    return FaultyDriver(MemfdDriver(setting.hardware.hbm_bytes, PAGES["memfd"]))
 
 
 def burst(n_requests: int = 10, n_prompt: int = 40, n_output: int = 24) -> list[Arrival]:
