@@ -7,7 +7,7 @@ only when nothing can be refused any more are bytes destroyed and the new state 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -105,7 +105,12 @@ class DeviceMemory:
         block = (shape.n_layers, 2, extents.block_tokens, shape.n_kv_heads, shape.head_dim)
         return self.kv(model).view(dtype).view(extents.n_block_ids, *block)
 
-    def apply(self, ops: Sequence[Op], mover: Mover) -> None:
+    @property
+    def is_sound(self) -> bool:
+        """Whether its state is known: not after a change that failed half-way and could not be undone."""
+        return self._is_sound
+
+    def apply(self, ops: Sequence[Op], mover: Mover, agree: Callable[[], None] | None = None) -> None:
         """Carry out ops in order: all of them or none.
 
         Blocks that were copied before a refusal stay copied: what a move writes to is free until
@@ -113,6 +118,7 @@ class DeviceMemory:
 
         Args:
             mover: does what happens to bytes; see ``Mover`` for what it is asked when.
+            agree: called when nothing of this memory can refuse any more; what it raises is a refusal like others.
 
         Raises:
             HbmOverdrawn: the driver lacks memory for a mapping; nothing was changed.
@@ -126,7 +132,7 @@ class DeviceMemory:
         remaps = self.mode is LendMode.REMAP and any(isinstance(op, Withdraw | Lend) for op in ops)
         mover.fence(outcome.changed, unmaps=remaps)
         try:
-            self._switch(ops, mover)
+            self._switch(ops, mover, agree)
         except BaseException as failure:
             self._is_sound = self._lending.agrees_with(self._homes)
             if self._is_sound and isinstance(failure, DriverOutOfMemory):
@@ -162,7 +168,7 @@ class DeviceMemory:
                         held.fill_(POISON)
             self._closing = closing.pop_all()
 
-    def _switch(self, ops: Sequence[Op], mover: Mover) -> None:
+    def _switch(self, ops: Sequence[Op], mover: Mover, agree: Callable[[], None] | None) -> None:
         """Do what can be refused, and undo it if something is."""
         with ExitStack() as undo:
             for op in ops:
@@ -178,6 +184,8 @@ class DeviceMemory:
                             mover.copy(self.kv(model)[new], self.kv(model)[old])
                     case Cycle() | Load():
                         pass  # these destroy weights: not before the last mapping is switched
+            if agree is not None:
+                agree()
             undo.pop_all()
 
     def _publish(self, outcome: Outcome, mover: Mover) -> None:
