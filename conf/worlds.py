@@ -94,7 +94,7 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
 
     backend = run.settings.backend
     return plan(
-        run.models,
+        tuple(run.settings.mix.models.values()),
         ledger,
         [lane.layout for lane in lanes],
         run.hardware,
@@ -106,4 +106,6 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
         seed=run.settings.seed,
         tier=backend.tier,
         peer=backend.peer,
+        n_ranks=backend.ranks,
+        rank_timeout_s=backend.rank_timeout_s,
     )

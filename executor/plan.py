@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,11 +18,12 @@ from executor.models.decoder import layer_layout
 from executor.models.spec import DecoderSpec, spec_of
 from policies.memory.layout import KvLayout
 from policies.memory.ledger import Ledger
+from policies.ranks import of_rank
 from policies.serving.scheduler import Preemption
 from policies.setup import ServedModel, Serving
 from policies.types import GIB, HardwareProfile, ModelShape
 
-DTYPES = {2: torch.bfloat16, 4: torch.float32}
+DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 """By bytes of a number."""
 
 LEND_MODES = {"alias": LendMode.ALIAS, "range": LendMode.REMAP}
@@ -37,6 +38,7 @@ class ModelPlan:
     """One model.
 
     Attributes:
+        whole: the model of which ``spec`` is one rank's part; the same where there is one rank.
         max_rows: most sequences of a step.
         max_blocks: KV blocks of the longest sequence.
         n_host_blocks: KV blocks that may be swapped out.
@@ -44,6 +46,7 @@ class ModelPlan:
     """
 
     spec: DecoderSpec
+    whole: DecoderSpec
     extents: Extents
     max_rows: int
     max_blocks: int
@@ -62,7 +65,9 @@ class Plan:
 
     Attributes:
         tier: where master copies are kept.
-        peer: the device that keeps them if it is ``peer``, as its driver counts.
+        peer: the device that keeps them if it is ``peer``, as its driver counts: for rank 0, the others have the next.
+        n_ranks: devices among which every model is divided; all else is of one of them.
+        rank_timeout_s: how long one waits for the others.
     """
 
     models: tuple[ModelPlan, ...]
@@ -71,6 +76,8 @@ class Plan:
     seed: int
     tier: Tier = "host"
     peer: int = 1
+    n_ranks: int = 1
+    rank_timeout_s: float = 60.0
 
     @property
     def host_bytes(self) -> int:
@@ -107,15 +114,18 @@ def plan(
     seed: int,
     tier: Tier = "host",
     peer: int = 1,
+    n_ranks: int = 1,
+    rank_timeout_s: float = 60.0,
 ) -> Plan:
     """Work out what a run needs.
 
     Args:
-        layouts: KV block ids of each model.
+        served: whole models.
+        ledger, layouts: pages, and KV block ids of each model; with several ranks, of one.
         vmm: how homes change hands, a key of ``LEND_MODES``.
         lendable: layers of each model that may ever cycle.
         weights: folders of safetensors by model name; the other models get random weights.
-        tier, peer: see ``Plan``.
+        tier, peer, n_ranks, rank_timeout_s: see ``Plan``.
 
     Raises:
         ValueError: the executor cannot serve this.
@@ -128,9 +138,10 @@ def plan(
     if unknown := set(weights) - {shape.name for shape in shapes}:
         raise ValueError(f"backend.weights names {', '.join(sorted(unknown))}; the mix has {_names(shapes)}")
     folders = [Path(weights[shape.name]) if shape.name in weights else None for shape in shapes]
-    specs = [_spec(shape, folder) for shape, folder in zip(shapes, folders, strict=True)]
+    wholes = [_spec(shape, folder) for shape, folder in zip(shapes, folders, strict=True)]
+    specs = [replace(whole, shape=of_rank(whole.shape, n_ranks)) for whole in wholes]
     extents = measure(
-        shapes,
+        [spec.shape for spec in specs],
         ledger.partitions,
         layouts,
         page_bytes=hardware.page_bytes,
@@ -142,20 +153,30 @@ def plan(
     models = tuple(
         ModelPlan(
             spec=spec,
+            whole=whole,
             extents=each,
             max_rows=_max_rows(serving),
             max_blocks=-(-(spec.shape.max_context_tokens + 1) // serving.block_tokens),
             n_host_blocks=serving.swap_space_bytes // each.block_bytes if preemption == "swap" else 0,
             checkpoint=open_checkpoint(folder) if folder else None,
         )
-        for spec, each, folder in zip(specs, extents, folders, strict=True)
+        for spec, whole, each, folder in zip(specs, wholes, extents, folders, strict=True)
     )
-    return Plan(models=models, hardware=hardware, mode=LEND_MODES[vmm], seed=seed, tier=tier, peer=peer)
+    return Plan(
+        models=models,
+        hardware=hardware,
+        mode=LEND_MODES[vmm],
+        seed=seed,
+        tier=tier,
+        peer=peer,
+        n_ranks=n_ranks,
+        rank_timeout_s=rank_timeout_s,
+    )
 
 
 def _spec(shape: ModelShape, folder: Path | None) -> DecoderSpec:
     if shape.dtype_bytes not in DTYPES:
-        raise ValueError(f"model {shape.name}: dtype_bytes={shape.dtype_bytes}; the executor computes with 2 or 4")
+        raise ValueError(f"model {shape.name}: dtype_bytes={shape.dtype_bytes}; the executor computes with 2, 4 or 8")
     dtype = DTYPES[shape.dtype_bytes]
     if folder is None:
         return spec_of(shape, dtype)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from policies.types import ModelShape
 
-
 SumRanks = Callable[[Tensor], None]
 """Replaces a tensor by its sum over tensor-parallel ranks."""
 

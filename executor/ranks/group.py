@@ -49,10 +49,11 @@ class TorchGroup:
 
     def __init__(self, store: Path, rank: int, n_ranks: int, device: str, timeout_s: float) -> None:
         timeout = timedelta(seconds=timeout_s)
-        meeting = dist.FileStore(str(store), n_ranks)
+        meeting: Any = dist.FileStore(str(store), n_ranks)  # pyright: ignore[reportPrivateImportUsage] - documented
         meeting.set_timeout(timeout)
         kind = torch.device(device).type
-        self._group = _nccl(meeting, rank, n_ranks, timeout) if kind == "cuda" else _gloo(meeting, rank, n_ranks, timeout)
+        open_group = _nccl if kind == "cuda" else _gloo
+        self._group = open_group(meeting, rank, n_ranks, timeout)
         self._options = dist.AllreduceOptions()
         self._options.asyncOp = False
         self.sum(torch.zeros(1, device=device))  # connects, which must not happen while a graph is captured
@@ -72,11 +73,11 @@ class TorchGroup:
         self._group.abort()
 
 
-def _gloo(store: dist.Store, rank: int, n_ranks: int, timeout: timedelta) -> Any:
+def _gloo(store: Any, rank: int, n_ranks: int, timeout: timedelta) -> Any:
     return dist.ProcessGroupGloo(store, rank, n_ranks, timeout)
 
 
-def _nccl(store: dist.Store, rank: int, n_ranks: int, timeout: timedelta) -> Any:
+def _nccl(store: Any, rank: int, n_ranks: int, timeout: timedelta) -> Any:
     for name, value in NCCL_SETTINGS.items():
         os.environ.setdefault(name, value)
     options = dist.ProcessGroupNCCL.Options()

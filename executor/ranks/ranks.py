@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
-from executor.ranks.commands import Answer, Vote
+from executor.ranks.commands import Answer, Failed, Stop, Vote
 from executor.ranks.group import Group
 from executor.ranks.pipes import Following, Leading
 from executor.vmm.driver import DriverError, DriverOutOfMemory
 from policies.errors import DeviceFailed, HbmOverdrawn
+
+Done = TypeVar("Done")
 
 
 class Ranks(Protocol):
@@ -58,9 +61,21 @@ class Leader:
         """
         try:
             self._group.sum(tensor)
+        except torch.AcceleratorError:
+            raise  # of the own device
         except RuntimeError as failure:
             self.pipes.hear(Failed)
             raise DeviceFailed(f"the ranks do not come together: {str(failure).splitlines()[0]}") from failure
+
+    @contextmanager
+    def ending(self) -> Generator[None]:
+        """Tell the others to stop at its end; after an error free the own device of what waits for them instead."""
+        try:
+            yield
+        except BaseException:
+            self._group.abort()
+            raise
+        self.pipes.tell(Stop())
 
     def cast(self, vote: Vote) -> Vote:
         """Count the votes, and tell what they come to."""
@@ -126,3 +141,21 @@ def ballot(ranks: Ranks) -> Generator[Ballot]:
             paper.no(failure)
         raise
     assert paper.is_cast, "a rank has not voted"
+
+
+def together(ranks: Ranks | None, work: Callable[[], Done]) -> Done:
+    """Do what any rank may refuse, and wait for the others; without ranks just do it.
+
+    Raises:
+        HbmOverdrawn: another rank lacks memory.
+        DriverError: another rank's device failed.
+    """
+    if ranks is None:
+        return work()
+    with ballot(ranks) as vote:
+        done = work()
+        try:
+            vote.yes()
+        except DriverOutOfMemory as refused:
+            raise HbmOverdrawn(str(refused)) from refused
+    return done

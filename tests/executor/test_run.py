@@ -72,7 +72,7 @@ def test_results_name_the_device_and_what_ran_on_it(finished: Path) -> None:
     ("override", "told"),
     [
         ("backend.vmm=page", "the executor maps a whole layer at once; choose alias or range"),
-        ("backend.peer=0", "backend.peer=0: GPU 0 serves; name another one"),
+        ("backend={tier: peer, peer: 0}", "backend.peer=0: GPU 0 serves; name another one"),
         ("parallel.jobs=2", "backend.world=memfd has one device; set parallel.jobs=1"),
         ("mix.models.tiny_opt.share=0.2", "model tiny-opt: 20% of memfd_tiny"),
         ("hardware.page_bytes=100000", "granularity_bytes=100000 must be a multiple of"),
