@@ -77,10 +77,16 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The answer of a rank, or of all: then the least of theirs."""
+    """The answer of a rank, or of all: then the least of theirs.
+
+    Attributes:
+        code: the driver's, of what it refused; 0: it did not.
+        why: in words.
+    """
 
     rank: int
     answer: Answer
+    code: int = 0
     why: str = ""
 
 

@@ -121,13 +121,15 @@ class Ballot:
         least = self._ranks.cast(Vote(self._ranks.rank, Answer.YES))
         if least.answer is not Answer.YES:
             error = DriverOutOfMemory if least.answer is Answer.NO_MEMORY else DriverError
-            raise error(f"rank {least.rank}", least.answer.value, least.why)
+            raise error(f"rank {least.rank}", least.code, least.why)
 
     def no(self, failure: Exception) -> None:
         """Refuse; what the others say changes nothing."""
         self.is_cast = True
         answer = Answer.NO_MEMORY if isinstance(failure, HbmOverdrawn | DriverOutOfMemory) else Answer.FAILED
-        self._ranks.cast(Vote(self._ranks.rank, answer, str(failure)))
+        first = failure.__cause__ if isinstance(failure.__cause__, DriverError) else failure
+        code = first.code if isinstance(first, DriverError) else 0
+        self._ranks.cast(Vote(self._ranks.rank, answer, code, str(first)))
 
 
 @contextmanager

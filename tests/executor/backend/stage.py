@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -28,11 +28,13 @@ from policies.memory.ledger import Ledger
 from policies.memory.ops import Op
 from policies.mirage import Mirage
 from policies.policy import Policy
+from policies.ranks import of_rank
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel, Serving, open_lanes, open_ledger
 from policies.types import GB, MIB, NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape
 from tests.engine.recorder import Recorder
 from tests.engine.worlds import arrival
+from tests.executor.ranks.threads import Together, open_ranks
 from tests.executor.vmm.worlds import open_cuda, open_cuda_peer
 
 World = Literal["memfd", "cuda"]
@@ -81,13 +83,15 @@ def shape(name: str, size: Size, *, n_layers: int, gated: bool) -> ModelShape:
 class Setting:
     """What is served how, on which device.
 
-    ``n_base_blocks``: KV blocks that each model has at least.
+    ``n_base_blocks``: KV blocks that each model has at least. ``size``: of both, else the world's.
     """
 
     world: World = "memfd"
     policy: Policy = LENDS_FREELY
     vmm: Literal["alias", "range"] = "range"
     tier: Tier = "host"
+    n_ranks: int = 1
+    size: Size | None = None
     n_base_blocks: int = 9
     serving: Serving = SERVING
     tenancy: TemporalSharing = EVERY_STEP
@@ -95,8 +99,14 @@ class Setting:
 
     @property
     def shapes(self) -> tuple[ModelShape, ModelShape]:
-        """An OPT of five layers and a Llama of four."""
-        size = SIZES[self.world]
+        """What one rank holds of an OPT of five layers and a Llama of four."""
+        opt, llama = self.whole_shapes
+        return of_rank(opt, self.n_ranks), of_rank(llama, self.n_ranks)
+
+    @property
+    def whole_shapes(self) -> tuple[ModelShape, ModelShape]:
+        """Both models undivided."""
+        size = self.size or SIZES[self.world]
         return shape("opt", size, n_layers=5, gated=False), shape("llama", size, n_layers=4, gated=True)
 
     @property
@@ -203,6 +213,7 @@ class Stage:
     ledger: Ledger
     lanes: list[Lane]
     staged: Staged
+    together: Together | None = None
 
     def engine(self, backend: Backend, journal: Journal) -> Engine:
         """An engine on these models."""
@@ -235,7 +246,7 @@ def open_books(setting: Setting) -> tuple[Ledger, list[Lane]]:
 def plan_of(setting: Setting, ledger: Ledger, lanes: list[Lane]) -> Plan:
     """What the executor makes of it; every layer may be lent."""
     return plan(
-        setting.served,
+        [replace(model, shape=whole) for model, whole in zip(setting.served, setting.whole_shapes, strict=True)],
         ledger,
         [lane.layout for lane in lanes],
         setting.hardware,
@@ -246,6 +257,7 @@ def plan_of(setting: Setting, ledger: Ledger, lanes: list[Lane]) -> Plan:
         weights={},
         seed=7,
         tier=setting.tier,
+        n_ranks=setting.n_ranks,
     )
 
 
@@ -260,9 +272,18 @@ def open_stage(setting: Setting, record: Record | None = None) -> Generator[Stag
     try:
         watch = record.watch if record else None
         wanted = plan_of(setting, ledger, lanes)
-        with open_serving(driver, wanted, HostClock(), peer=peer, watch=watch, poison=True) as staged:
-            yield Stage(setting, driver, ledger, lanes, staged)
-            driver.set_fault(None)
+        others = [
+            FaultyDriver(MemfdDriver(setting.hardware.hbm_bytes, PAGES["memfd"])) for _ in range(1, setting.n_ranks)
+        ]
+        with ExitStack() as held:
+            together = held.enter_context(open_ranks(wanted, others)) if others else None
+            ranks = together.leader if together else None
+            staged = held.enter_context(
+                open_serving(driver, wanted, HostClock(), peer=peer, watch=watch, ranks=ranks, poison=True)
+            )
+            yield Stage(setting, driver, ledger, lanes, staged, together)
+            for each in (driver, *others):
+                each.set_fault(None)
         assert driver.live == Live()
         assert peer is None or peer.live == Live()
     finally:
