@@ -31,7 +31,7 @@ class Group(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let sums that are under way end, whatever becomes of them."""
+        """Let sums that are under way end, whatever becomes of them; there can be no others."""
         ...
 
 

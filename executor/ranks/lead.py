@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Generic
 
 import torch
 
+from executor.clock import POLL_S
 from executor.forward import Passed
 from executor.lane import Forward
 from executor.memory.device import DeviceMemory
@@ -14,6 +16,7 @@ from executor.memory.homes import Homes
 from executor.memory.mover import Mover
 from executor.models.step import Row
 from executor.ranks.commands import AwaitLoads, CarryOut, DiscardBlocks, Ready, RestoreBlocks, RunStep, SaveBlocks
+from executor.ranks.pipes import Patience
 from executor.ranks.ranks import Leader, Ranks, ballot
 from executor.transfer.cuda import CudaMark, CudaStreams
 from executor.transfer.mover import StreamMover
@@ -106,12 +109,22 @@ class WatchedStreams(CudaStreams):
 
     def __init__(self, device: torch.device, ranks: Leader) -> None:
         super().__init__(device)
-        self._ranks = ranks
+        self._patience = Patience(ranks.pipes)
 
-    def wait(self, mark: CudaMark) -> None:
-        """Wait for the events.
+    def is_reached(self, mark: CudaMark) -> bool:
+        """Ask the events.
 
         Raises:
             DeviceFailed: a rank is gone, or does not come.
         """
-        self._ranks.pipes.until(lambda: self.is_reached(mark))
+        is_reached = super().is_reached(mark)
+        if is_reached:
+            self._patience.rewarded()
+        else:
+            self._patience.tried()
+        return is_reached
+
+    def wait(self, mark: CudaMark) -> None:
+        """Wait for the events; the driver would wait for ever for a rank that is gone."""
+        while not self.is_reached(mark):
+            time.sleep(POLL_S)

@@ -15,9 +15,6 @@ from typing import TypeVar, cast
 from executor.ranks.commands import Failed, Said, Told
 from policies.errors import DeviceFailed
 
-POLL_S = 20e-6
-"""Between two looks at the device; as the executor's clock."""
-
 LOOK_AFTER_S = 2e-3
 """Between two looks at the other ranks while the device is waited for."""
 
@@ -50,13 +47,17 @@ class Leading:
                 self.look()
                 raise self.lost(rank) from None
 
-    def hear(self, kind: type[Kind]) -> list[Kind]:
+    def hear(self, kind: type[Kind], within_s: float | None = None) -> list[Kind]:
         """Wait until every rank has said something of a kind.
+
+        Args:
+            within_s: how long a rank may take; ``timeout_s`` by default.
 
         Raises:
             DeviceFailed: a rank is gone, has failed, or is silent.
         """
-        return [cast("Kind", self._next(rank, kind)) for rank in range(1, len(self.ends) + 1)]
+        patience_s = self.timeout_s if within_s is None else within_s
+        return [cast("Kind", self._next(rank, kind, patience_s)) for rank in range(1, len(self.ends) + 1)]
 
     def look(self) -> None:
         """See whether all are still there while nothing is expected of them.
@@ -66,32 +67,16 @@ class Leading:
         """
         for rank, end in enumerate(self.ends, 1):
             if end.poll():
-                self._next(rank, Failed)
-
-    def until(self, is_done: Callable[[], bool]) -> None:
-        """Wait for the own device, which may wait for the others.
-
-        Raises:
-            DeviceFailed: a rank is gone, has failed, or does not come.
-        """
-        began_s = looked_s = time.monotonic()
-        while not is_done():
-            now_s = time.monotonic()
-            if now_s - looked_s > LOOK_AFTER_S:
-                self.look()
-                looked_s = now_s
-            if now_s - began_s > self.timeout_s:
-                raise DeviceFailed(f"a step has not ended within {self.timeout_s:g} s: a rank is stuck; see nvidia-smi")
-            time.sleep(POLL_S)
+                self._next(rank, Failed, 0)
 
     def lost(self, rank: int) -> DeviceFailed:
         """The error that a rank is gone."""
         return DeviceFailed(f"rank {rank} {self.fate(rank)}; the run cannot go on")
 
-    def _next(self, rank: int, kind: type[object]) -> Said:
+    def _next(self, rank: int, kind: type[object], within_s: float) -> Said:
         end = self.ends[rank - 1]
-        if not end.poll(self.timeout_s):
-            raise DeviceFailed(f"rank {rank} has been silent for {self.timeout_s:g} s; the run cannot go on")
+        if not end.poll(within_s):
+            raise DeviceFailed(f"rank {rank} has been silent for {within_s:g} s; the run cannot go on")
         try:
             said: Said = end.recv()
         except (EOFError, OSError):
@@ -100,6 +85,36 @@ class Leading:
             raise DeviceFailed(f"rank {rank}: {said.why}")
         assert isinstance(said, kind), f"rank {rank} said {said}"
         return said
+
+
+class Patience:
+    """Looks after the other ranks while the own device, which may wait for them, is waited for."""
+
+    def __init__(self, pipes: Leading) -> None:
+        self._pipes = pipes
+        self._since_s: float | None = None
+        self._looked_s = 0.0
+
+    def rewarded(self) -> None:
+        """Something was reached."""
+        self._since_s = None
+
+    def tried(self) -> None:
+        """Something is still waited for.
+
+        Raises:
+            DeviceFailed: a rank is gone, has failed, or does not come.
+        """
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = self._looked_s = now_s
+        if now_s - self._looked_s > LOOK_AFTER_S:
+            self._looked_s = now_s
+            self._pipes.look()
+        if now_s - self._since_s > self._pipes.timeout_s:
+            raise DeviceFailed(
+                f"the device has not come on for {self._pipes.timeout_s:g} s: a rank is stuck; the run cannot go on"
+            )
 
 
 @dataclass(frozen=True, slots=True)

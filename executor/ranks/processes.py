@@ -16,12 +16,15 @@ import torch
 
 from executor.devices import World
 from executor.plan import Plan
-from executor.ranks.commands import Failed
+from executor.ranks.commands import Failed, Ready
 from executor.ranks.group import TorchGroup
 from executor.ranks.pipes import Following, Leading
 from executor.ranks.ranks import Follower, Leader
 from executor.vmm.driver import DriverError
 from policies.errors import DeviceFailed, HbmOverdrawn
+
+START_WITHIN_S = 120.0
+"""For a process that has to load torch and CUDA."""
 
 END_WITHIN_S = 10.0
 """For a rank that was told to stop; then it is killed."""
@@ -61,6 +64,7 @@ def lead(world: World, plan: Plan) -> Generator[Leader]:
                 processes.append(process)
                 ends.append(end)
             pipes = Leading(ends, plan.rank_timeout_s, lambda rank: _fate(processes[rank - 1]))
+            pipes.hear(Ready, START_WITHIN_S)
             yield Leader(pipes, _meet(pipes, Path(folder) / "store", plan, device_of(world, 0)))
             for process in processes:
                 process.join(END_WITHIN_S)
@@ -84,10 +88,12 @@ def be_rank(seat: Seat, end: Connection) -> None:
         device = device_of(seat.world, seat.rank)
         if device != "cpu":
             torch.cuda.set_device(device)
+        pipe.say(Ready())
         group = TorchGroup(seat.store, seat.rank, seat.plan.n_ranks, device, seat.plan.rank_timeout_s)
         ranks = Follower(seat.rank, seat.plan.n_ranks, pipe, group)
         with open_served(seat.world, seat.plan, ranks) as serving:
             follow(serving, ranks)
+            group.abort()
     except EOFError:
         pass  # rank 0 is gone, and with it whoever would want to know
     except (ValueError, HbmOverdrawn, DeviceFailed, DriverError, RuntimeError) as failure:  # torch's are RuntimeErrors

@@ -69,13 +69,12 @@ class Leader:
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Tell the others to stop at its end; after an error free the own device of what waits for them instead."""
+        """Tell the others to stop at its end, unless that is an error, and let the own device wait for them no more."""
         try:
             yield
-        except BaseException:
+            self.pipes.tell(Stop())
+        finally:
             self._group.abort()
-            raise
-        self.pipes.tell(Stop())
 
     def cast(self, vote: Vote) -> Vote:
         """Count the votes, and tell what they come to."""

@@ -40,7 +40,9 @@ def parts_of(whole: DecoderSpec, n_ranks: int) -> tuple[dict[str, Tensor], list[
 def put_together(split: Split, parts: list[Tensor]) -> Tensor:
     """The whole again: group by group, each of the parts of all ranks in order."""
     n_ranks = len(parts)
-    groups = [part.split([size // n_ranks for size in split.groups], split.axis) for part in parts]
+    groups: list[tuple[Tensor, ...]] = [
+        part.split([size // n_ranks for size in split.groups], split.axis) for part in parts
+    ]
     return torch.cat([torch.cat(group, split.axis) for group in zip(*groups, strict=True)], split.axis)
 
 
