@@ -3,8 +3,8 @@
 #
 #   bench/gpu_session.sh FOLDER PART... [-- KEY=VALUE...]
 #
-# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), pipeline_host, pipeline_peer (two GPUs),
-# exec_single, exec_c1, exec_c2, exec_gh200_like (two GPUs), ranks (exec_single divided between two GPUs, 20 s).
+# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), pipeline_host; with two GPUs
+# pipeline_peer and ranks (exec_single divided, 20 s); exec_NAME (an experiment).
 # Overrides behind -- go to every experiment: -- workload.duration_s=60. Wheels in .whl are installed first, for
 # machines without a network. A part that fails does not stop the others; the exit status tells.
 set -uo pipefail

@@ -38,6 +38,7 @@ class Experiment:
     name: str
     parallel: Parallel
     figures: bool
+    page: bool
     runs: tuple[Run, ...]
 
 
@@ -54,7 +55,10 @@ def build(cfg: DictConfig) -> Experiment:
     runs = _told_apart(list(_runs(base)))
     shared = runs[0].settings
     shared.parallel.require_installed()
-    return Experiment(name=shared.name, parallel=shared.parallel, figures=shared.output.figures, runs=tuple(runs))
+    output = shared.output
+    return Experiment(
+        name=shared.name, parallel=shared.parallel, figures=output.figures, page=output.page, runs=tuple(runs)
+    )
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:

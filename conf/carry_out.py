@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conf.alone import alone_in
 from conf.run import Run, run_info
@@ -20,6 +21,9 @@ from policies.setup import open_lanes, open_ledger
 from traces.folder import discard, is_complete
 from traces.metrics import write_summary
 from traces.results import RunWriter
+
+if TYPE_CHECKING:
+    from traces.copies import CopyLog
 
 SAMPLE_EVERY_NS = 100_000_000
 """How often the use of HBM is kept, besides every change."""
@@ -60,7 +64,8 @@ def carry_out(run: Run, folder: Path) -> Path:
     info = replace(run_info(run), device=device_of(run))
     ledger, lanes = open_books(run)
     tables = ("requests", "gaps", *run.settings.keep)
-    with RunWriter(folder, info, tables=tables) as writer, open_world(run, ledger, lanes) as backend:
+    copies = _log_of_copies(run)
+    with RunWriter(folder, info, tables=tables) as writer, open_world(run, ledger, lanes, copies) as backend:
         engine = open_engine(run, ledger, lanes, backend, writer)
         with seldom_collected():
             outcome = engine.run(run.workload.arrivals())
@@ -70,7 +75,30 @@ def carry_out(run: Run, folder: Path) -> Path:
             left = sum(1 for lane in lanes for _ in lane.scheduler.live())
             raise Stuck(f"{run.system}: {left} requests can never run; raise the shares of the mix or the swap space")
     write_summary(folder)
+    if copies is not None:
+        _write_timeline(run, copies, folder)
     return folder
+
+
+def _log_of_copies(run: Run) -> CopyLog | None:
+    """What takes note of copies, if the run is to leave a timeline."""
+    if not run.settings.timeline.window:
+        return None
+    from traces.copies import CopyLog
+    from traces.timeline.timeline import Window
+
+    window = Window.seconds(run.settings.timeline.window)
+    return CopyLog(window.from_ns, window.until_ns)
+
+
+def _write_timeline(run: Run, copies: CopyLog, folder: Path) -> None:
+    from traces.folder import read_run
+    from traces.timeline import write
+    from traces.timeline.timeline import Window
+
+    if run.settings.backend.world == "sim":
+        copies.write(folder)
+    write.write_timeline(read_run(folder), Window.seconds(run.settings.timeline.window), folder / write.NAME)
 
 
 @contextmanager

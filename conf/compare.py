@@ -12,7 +12,7 @@ from conf.carry_out import Place, complete
 from conf.cli import Refused
 from conf.fingerprint import folder_name
 from conf.grid import axes
-from conf.outcome import INDEX, tell
+from conf.outcome import INDEX, PAGE, tell, write_report_page
 from conf.parallel import side_by_side
 from conf.run import run_info, workload_name
 from traces.claims import Result
@@ -38,6 +38,9 @@ def run(experiment: Experiment, folder: Path) -> None:
     if experiment.figures:
         for figure in draw(places, folder):
             print(f"drew {figure}")
+    if experiment.page:
+        write_report_page(results, [place.folder for place in places], folder / PAGE)
+        print(f"wrote {folder / PAGE}")
     print(f"results in {folder}")
 
 

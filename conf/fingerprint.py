@@ -34,16 +34,20 @@ TELLING = frozenset(
         "conf/compare.py",
         "conf/gather.py",
         "conf/outcome.py",
+        "traces/changes.py",
         "traces/claims.py",
         "traces/hbm_plot.py",
+        "traces/inspect",
+        "traces/page",
         "traces/plots.py",
         "traces/report.py",
         "traces/runs_csv.py",
         "traces/style.py",
         "traces/sweep_plot.py",
+        "traces/timeline",
     }
 )
-"""Source that no run executes: results are kept when it changes."""
+"""Source that no run executes, files and folders: results are kept when it changes."""
 
 
 def fingerprint(run: Run) -> str:
@@ -90,8 +94,12 @@ def _sources() -> Iterator[Path]:
     root = Path(__file__).parents[1]
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
-            if path.suffix in (".py", ".json") and path.relative_to(root).as_posix() not in TELLING:
+            if path.suffix in (".py", ".json") and not _only_tells(path.relative_to(root)):
                 yield path
+
+
+def _only_tells(path: Path) -> bool:
+    return not TELLING.isdisjoint(each.as_posix() for each in (path, *path.parents))
 
 
 @cache

@@ -14,6 +14,8 @@ from traces.runs_csv import write_runs_csv
 INDEX = "experiment.json"
 """Names the runs of an experiment's folder in their order; there from the start."""
 
+PAGE = "report.html"
+
 
 def tell(results: Sequence[Result], folders: Sequence[Path], folder: Path, *, figures: bool) -> None:
     """Print how the runs compare, and leave it in ``folder``: ``report.txt``, ``runs.csv``, a figure.
@@ -29,6 +31,25 @@ def tell(results: Sequence[Result], folders: Sequence[Path], folder: Path, *, fi
     if figures:
         for figure in _draw(results, folder):
             print(f"drew {figure}")
+
+
+def write_report_page(results: Sequence[Result], folders: Sequence[Path], path: Path) -> None:
+    """Write what runs have come to as one HTML file.
+
+    Args:
+        folders: of each run.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    from traces.folder import read_run
+    from traces.page.page import write_page
+
+    runs = [(result, read_run(folder)) for result, folder in zip(results, folders, strict=True)]
+    try:
+        write_page(runs, path, claims=paper_claims())
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}; name a file that can be written") from None
 
 
 def paper_claims() -> tuple[Claim, ...]:

@@ -154,16 +154,33 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where results go, and whether figures are drawn from them.
+    """Where results go, and what is drawn from them.
 
     Attributes:
         root: folder in which experiments make theirs.
         folder: of this experiment. Runs that it holds complete are not done again.
+        page: whether ``report.html`` is written, too; ``python -m sim report FOLDER`` does so later.
     """
 
     root: str
     folder: str
     figures: bool
+    page: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSettings:
+    """A timeline of each run for ui.perfetto.dev: see ``traces/timeline``.
+
+    Attributes:
+        window: seconds from and until; empty: none is written. A simulated run keeps what crosses its link then.
+    """
+
+    window: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.window and (len(self.window) != 2 or not 0 <= self.window[0] < self.window[1]):
+            raise ValueError(f"timeline.window={list(self.window)} must be [FROM,UNTIL] in seconds, 0 <= FROM < UNTIL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +195,8 @@ class Settings:
             later.
         compute: where the simulator takes compute times from: fitted constants, or measured tables.
         compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
+        compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
+            each size of step: how sure is a result?
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
@@ -198,17 +217,21 @@ class Settings:
     backend: BackendSettings
     compute: Literal["roofline", "table"] = "roofline"
     compute_tables: str | None = None
+    compute_deviation: float = 0.0
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
     compare: tuple[str, ...]
     variants: Mapping[str, Variant]
     grid: Mapping[str, object]
     keep: tuple[Literal["steps", "decisions", "memory"], ...]
+    timeline: TimelineSettings
     output: Output
     parallel: Parallel
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must be at least 0")
+        if not 0 <= self.compute_deviation <= 1:
+            raise ValueError(f"compute_deviation={self.compute_deviation} must be a share from 0 to 1")
         for name, variant in self.variants.items():
             if name in self.policy:
                 raise ValueError(f"variants.{name} has the name of a policy; give it another")

@@ -19,6 +19,7 @@ from policies.memory.ledger import Ledger
 
 if TYPE_CHECKING:
     from executor.plan import Plan
+    from traces.copies import CopyLog
 
 
 TABLES = Path(__file__).parent / "tables"
@@ -42,15 +43,20 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     check(world, _plan(run, ledger, lanes))
 
 
-def open_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> AbstractContextManager[Backend]:
+def open_world(
+    run: Run, ledger: Ledger, lanes: Sequence[Lane], copies: CopyLog | None = None
+) -> AbstractContextManager[Backend]:
     """Open the backend that the run asks for; leaving it gives everything back.
+
+    Args:
+        copies: takes note of what crosses a simulated link.
 
     Raises:
         ValueError: it cannot be opened.
     """
     world = run.settings.backend.world
     if world == "sim":
-        return nullcontext(_simulated(run))
+        return nullcontext(_simulated(run, copies))
     from executor.factory import open_backend
 
     return open_backend(world, _plan(run, ledger, lanes))
@@ -73,7 +79,7 @@ def tables_of(settings: Settings) -> Path | None:
     return TABLES / settings.hardware.name if settings.compute_tables is None else Path(settings.compute_tables)
 
 
-def _simulated(run: Run) -> Backend:
+def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
     from sim.factory import open_backend
 
     settings = run.settings
@@ -86,6 +92,9 @@ def _simulated(run: Run) -> Backend:
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
+        compute_deviation=settings.compute_deviation,
+        seed=settings.seed,
+        copies=copies,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import simpy
@@ -17,6 +18,7 @@ from sim.compute.base import ComputeModel
 from sim.link import Copy, Link
 from sim.pipeline import Pipeline
 from sim.vmm import VmmCost, VmmMode
+from traces.copies import CopyKind, CopyLog
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class SimBackend:
         vmm_mode: how homes change hands.
         slowdown_ppm: how much longer computation takes beside a copy, in millionths.
         static_slots: see ``Pipeline``.
+        copies: takes note of what crosses the link.
 
     Attributes:
         now_ns: the present of the simulation.
@@ -52,6 +55,7 @@ class SimBackend:
         vmm_mode: VmmMode = VmmMode.ALIAS,
         slowdown_ppm: int = 0,
         static_slots: bool = False,
+        copies: CopyLog | None = None,
     ) -> None:
         self._shapes = shapes
         self._hardware = hardware
@@ -61,8 +65,15 @@ class SimBackend:
         self.now_ns = 0
         self._env = simpy.Environment(initial_time=0)
         self._link = Link(hardware.link, slowdown_ppm)
+        self._copies = copies
         self._pipelines = [
-            Pipeline([shape.layer_bytes] * shape.n_layers, self._link, static_slots=static_slots) for shape in shapes
+            Pipeline(
+                [shape.layer_bytes] * shape.n_layers,
+                self._link,
+                static_slots=static_slots,
+                told=None if copies is None else partial(self._note_fetch, copies, lane),
+            )
+            for lane, shape in enumerate(shapes)
         ]
         self._landings: list[_Landing] = []
         self._finished: StepReport | None = None
@@ -137,7 +148,7 @@ class SimBackend:
             self._remap_ns = 0
         ready_ns = mapped_ns
         if batch.swap_out_bytes or batch.swap_in_bytes:
-            ready_ns = self._swap(batch, mapped_ns)
+            ready_ns = self._swap(lane, batch, mapped_ns)
         ran = self._steps(lane, batch.work, n_steps, ready_ns, stop_ns, host_ns)
         report = StepReport(lane, start_ns, *ran, ready_ns - mapped_ns, mapped_ns - start_ns)
         end_ns = self._behind_ns[lane] = report.ends_ns[-1]
@@ -179,14 +190,21 @@ class SimBackend:
         done.sort(key=lambda landing: landing.copy.end_ns)
         return tuple((landing.model, landing.layer) for landing in done)
 
-    def _swap(self, batch: Batch, at_ns: int) -> int:
+    def _swap(self, lane: int, batch: Batch, at_ns: int) -> int:
         """Put swapped KV on the link; when it has crossed. vLLM 0.7.3 swaps before it computes."""
         copies: list[Copy] = []
-        if batch.swap_out_bytes:
-            copies.append(self._link.d2h(batch.swap_out_bytes, at_ns))
-        if batch.swap_in_bytes:
-            copies.append(self._link.h2d(batch.swap_in_bytes, at_ns))
+        for n_bytes, way, kind in (
+            (batch.swap_out_bytes, self._link.d2h, CopyKind.SWAP_OUT),
+            (batch.swap_in_bytes, self._link.h2d, CopyKind.SWAP_IN),
+        ):
+            if n_bytes:
+                copies.append(way(n_bytes, at_ns))
+                if self._copies is not None:
+                    self._copies.note(lane, kind, None, None, n_bytes, at_ns, copies[-1])
         return max([at_ns, *(copy.end_ns for copy in copies)])  # both requested: one may postpone the other
+
+    def _note_fetch(self, copies: CopyLog, lane: int, layer: int, home: int, at_ns: int, copy: Copy) -> None:
+        copies.note(lane, CopyKind.FETCH, layer, home, self._shapes[lane].layer_bytes, at_ns, copy)
 
     def _steps(
         self, lane: int, work: Work, n_steps: int, start_ns: int, stop_ns: int, host_ns: int

@@ -8,9 +8,11 @@ from pathlib import Path
 from policies.types import HardwareProfile, ModelShape
 from sim.backend import SimBackend
 from sim.compute.base import ComputeModel
+from sim.compute.perturbed import Perturbed
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
+from traces.copies import CopyLog
 from traces.device_tables import read_table
 
 MILLION = 10**6
@@ -26,6 +28,9 @@ def open_backend(
     vmm: Mapping[str, int],
     vmm_mode: str,
     compute_slowdown: float,
+    compute_deviation: float = 0.0,
+    seed: int = 0,
+    copies: CopyLog | None = None,
 ) -> SimBackend:
     """Make a simulated GPU that serves these models.
 
@@ -34,17 +39,25 @@ def open_backend(
         tables: folder of measured compute times, taken in their place.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
         compute_slowdown: share by which computation takes longer beside a copy.
+        compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Perturbed``.
+        copies: takes note of what crosses the link.
 
     Raises:
         ValueError: a constant is out of range, or a model was not measured.
     """
+    computes = compute_models(shapes, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables)
+    if compute_deviation:
+        computes = [
+            Perturbed(model, compute_deviation, f"compute {seed} {index}") for index, model in enumerate(computes)
+        ]
     return SimBackend(
         shapes,
         hardware,
-        compute_models(shapes, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables),
+        computes,
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
+        copies=copies,
     )
 
 
