@@ -138,7 +138,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[], FaultyDriver]:
     """Put a driver that fails on command in the place of the real one; call it for the one that was opened."""
     opened: list[FaultyDriver] = []
 
-    def open_driver(_world: str, hardware: object) -> FaultyDriver:
+    def open_driver(_world: str, hardware: object, _index: int) -> FaultyDriver:
         del hardware
         opened.append(FaultyDriver(MemfdDriver(Setting().hardware.hbm_bytes)))
         return opened[-1]
