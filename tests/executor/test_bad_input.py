@@ -183,8 +183,8 @@ def test_a_driver_that_fails_while_models_are_loaded_leaves_nothing(
     wanted = plan_of(setting, *open_books(setting))
     real = factory.open_driver
 
-    def open_faulty(world: devices.World, hardware: object) -> object:
-        driver = real(world, hardware)  # pyright: ignore[reportArgumentType]
+    def open_faulty(world: devices.World, hardware: object, index: int) -> object:
+        driver = real(world, hardware, index)  # pyright: ignore[reportArgumentType]
         assert isinstance(driver, FaultyDriver)
         driver.set_fault(Fault(nth=3, call=call))
         return driver
