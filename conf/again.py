@@ -21,6 +21,10 @@ ONE_RUN: Mapping[str, object] = {
     "rates_by_lengths": {},
     "output": {"root": "", "folder": "", "figures": False, "page": False},
     "timeline": {"window": []},
+    "loads": [],
+    "saturations": {},
+    "points": [],
+    "figure": None,
     "parallel": {"backend": "loky", "jobs": 1, "address": None},
 }
 """What run.json does not keep (``conf.grid.ONCE``), or what a run that is done again does not leave once more."""

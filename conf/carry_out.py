@@ -15,6 +15,7 @@ from conf.worlds import device_of, open_world
 from policies.backend import Backend
 from policies.engine import Engine, Outcome
 from policies.errors import Stuck
+from policies.journal import Journal
 from policies.lane import Lane, TrueLengths
 from policies.memory.ledger import Ledger
 from policies.setup import open_lanes, open_ledger
@@ -123,7 +124,7 @@ def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
     return ledger, open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
 
 
-def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, writer: RunWriter) -> Engine:
+def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, journal: Journal) -> Engine:
     """Put a world, its memory and its schedulers together."""
     settings = run.settings
     return Engine(
@@ -134,7 +135,7 @@ def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backen
         ledger=ledger,
         backend=backend,
         hardware=run.hardware,
-        journal=writer,
+        journal=journal,
         leaps=settings.backend.leaps,
         use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
     )

@@ -29,14 +29,19 @@ PACKAGES = ("conf", "executor", "policies", "sim", "traces")
 
 TELLING = frozenset(
     {
+        "conf/beside.py",
         "conf/cli.py",
         "conf/cluster.py",
         "conf/compare.py",
+        "conf/described.py",
         "conf/gather.py",
+        "conf/list_policies.py",
         "conf/outcome.py",
+        "conf/reference.py",
         "traces/changes.py",
         "traces/claims.py",
         "traces/hbm_plot.py",
+        "traces/interchange",
         "traces/inspect",
         "traces/page",
         "traces/plots.py",

@@ -51,6 +51,8 @@ class Roofline:
     host_s: float
     host_sequence_s: float
     host_scale: float
+    moe_bandwidth_share: float = 0.82
+    moe_flops_share: float = 0.48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,20 @@ class Vmm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The CPU as it attends to KV cache in host memory: see ``HardwareProfile``; ``None``: not known."""
+
+    attention_bytes_per_s: int | None = None
+    layer_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A GPU and its link to host memory, every number with its source in ``conf/hardware``."""
+    """A GPU and its link to host memory, every number with its source in ``conf/hardware``.
+
+    Attributes:
+        unified: host and device share one memory, so that lending gains nothing: policies that lend are refused.
+    """
 
     name: str
     hbm_bytes: int
@@ -73,18 +87,32 @@ class Hardware:
     link: Link
     roofline: Roofline
     vmm: Vmm
+    unified: bool = False
+    cpu: Cpu = field(default_factory=Cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """The models that share a GPU, by name; results count them in this order."""
+    """The models that share a GPU, by name; results count them in this order.
+
+    Attributes:
+        of: more of them, as ``conf/own_mix.py`` reads them: names of the catalogue or Hugging Face configs, each with
+            its sizes, share and activations worked out.
+        shares: of the HBM, one for each of these; none: worked out, too.
+        memory_share: of the HBM, for all of these together (vLLM's ``gpu_memory_utilization``).
+        context_tokens: the longest request of these; ``None``: as each model has it.
+    """
 
     name: str
     models: Mapping[str, ServedModel]
+    of: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    memory_share: float = 0.9
+    context_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise ValueError("mix.models is empty; name at least one")
+            raise ValueError("mix.models is empty; name at least one there, or models of the catalogue in mix.of")
         for name, model in self.models.items():
             if not 0 < model.share <= 1:
                 raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
@@ -193,8 +221,16 @@ class Settings:
             only one.
         rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
             later.
-        compute: where the simulator takes compute times from: fitted constants, or measured tables.
-        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
+        loads: shares of ``saturations``: with them rates need not be given.
+        saturations: requests/s that the baseline serves at most, for each of the lengths; from
+            ``python -m sim saturation``.
+        lengths_by_model: lengths of models, by their names in the mix, that differ from the run's.
+        points: changes to the configuration, by dotted key, each of which is a workload of its own.
+        figure: how the paper draws it, a name in ``conf/paper/figures.py``; with one there may be nothing to compare.
+        compute: where the simulator takes compute times from: fitted constants, measured tables, or the measured
+            operations that the package aiconfigurator-core carries (``sim/compute/op_table.py``).
+        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the
+            name of a GPU there; ``None``: the one that the hardware is, see ``conf/worlds.py``.
         compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
             each size of step: how sure is a result?
         policy: the settings of every policy, by name.
@@ -211,11 +247,16 @@ class Settings:
     lengths: Mapping[str, LengthSettings]
     rates: tuple[float, ...]
     rates_by_lengths: Mapping[str, tuple[float, ...]]
+    loads: tuple[float, ...] = ()
+    saturations: Mapping[str, float] = field(default_factory=dict[str, float])
+    lengths_by_model: Mapping[str, LengthSettings] = field(default_factory=dict[str, LengthSettings])
+    points: tuple[Mapping[str, object], ...] = ()
+    figure: str | None = None
     workload: WorkloadSettings
     serving: Serving
     tenancy: Tenancy
     backend: BackendSettings
-    compute: Literal["roofline", "table"] = "roofline"
+    compute: Literal["roofline", "table", "aiconfigurator"] = "roofline"
     compute_tables: str | None = None
     compute_deviation: float = 0.0
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})

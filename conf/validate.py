@@ -18,7 +18,7 @@ from conf.again import again
 from conf.carry_out import carry_out
 from conf.cli import Refused
 from conf.run import Run
-from conf.worlds import TABLES, tables_of
+from conf.worlds import TABLES, ops_gpu_of, tables_of
 from policies.errors import Stuck
 from policies.types import Work
 from sim.factory import compute_models
@@ -120,7 +120,9 @@ def _simulate(run: Run, folder: Path) -> RunTables:
 
 
 def _source(run: Run) -> str:
-    tables = tables_of(run.settings)
+    tables, gpu = tables_of(run.settings), ops_gpu_of(run.settings)
+    if gpu is not None:
+        return f"the operations of {gpu} in aiconfigurator-core"
     return f"the roofline of {run.hardware.name}" if tables is None else f"the tables in {tables}"
 
 
@@ -133,6 +135,7 @@ def _explained(run: Run, real: RunTables, simulated: RunTables) -> str:
         roofline=asdict(hardware.roofline),
         flops_per_s=hardware.flops_per_s,
         tables=tables_of(run.settings),
+        ops_gpu=ops_gpu_of(run.settings),
     )
     hosts_ns = [[models[cause.kind[0]].host_ns(_step(cause.kind, times)) for times in (1, 2)] for cause in found]
     return causes.table(found, [model.name for model in real.info.models], hosts_ns)

@@ -5,11 +5,11 @@ A world's factory is imported when it is used, so that no world needs the other'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from conf.run import Run
 from conf.schema import Settings
@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 TABLES = Path(__file__).parent / "tables"
 """Compute times that were measured: a folder a device, a file a model."""
 
+OPS_GPUS = {
+    "a100_80": "a100_sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "h100_pcie80": "h100_pcie",
+    "h100_sxm": "h100_sxm",
+    "h200": "h200_sxm",
+    "h200_pcie": "h200_sxm",
+    "h200_sxm": "h200_sxm",
+    "l40s": "l40s",
+}
+"""Hardware by name: what aiconfigurator-core calls its GPU."""
+
 
 def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     """Find out whether the run's world can be opened, before any run has started.
@@ -36,6 +49,12 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     if world == "sim":
         _simulated(run)
         return
+    if run.policy.keeps_kv_on_host:
+        (name,) = cast("Mapping[str, object]", run.config["policy"])
+        raise ValueError(
+            f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
+            "run it with python -m sim, or leave it out of compare"
+        )
     from executor.factory import check
 
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
@@ -73,10 +92,27 @@ def device_of(run: Run) -> str:
 
 
 def tables_of(settings: Settings) -> Path | None:
-    """Find the measured tables that compute times are taken from; ``None``: they come from the roofline."""
-    if settings.compute == "roofline":
+    """Find the measured tables that compute times are taken from; ``None``: they come from elsewhere."""
+    if settings.compute != "table":
         return None
     return TABLES / settings.hardware.name if settings.compute_tables is None else Path(settings.compute_tables)
+
+
+def ops_gpu_of(settings: Settings) -> str | None:
+    """Find the GPU whose operations aiconfigurator-core measured; ``None``: compute times come from elsewhere.
+
+    Raises:
+        ValueError: it is not known which GPU the hardware is.
+    """
+    if settings.compute != "aiconfigurator":
+        return None
+    gpu = settings.compute_tables or OPS_GPUS.get(settings.hardware.name)
+    if gpu is None:
+        raise ValueError(
+            f"compute=aiconfigurator knows no {settings.hardware.name}; set compute_tables to the GPU that is closest, "
+            "as h100_sxm or h200_sxm, or compute=roofline"
+        )
+    return gpu
 
 
 def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
@@ -89,6 +125,7 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         roofline=asdict(settings.hardware.roofline),
         flops_per_s=settings.hardware.flops_per_s,
         tables=tables_of(settings),
+        ops_gpu=ops_gpu_of(settings),
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,

@@ -137,6 +137,9 @@ def plan(
         raise ValueError("serving.prefix_caching: only the simulator knows it so far; run with python -m sim")
     if unknown := set(weights) - {shape.name for shape in shapes}:
         raise ValueError(f"backend.weights names {', '.join(sorted(unknown))}; the mix has {_names(shapes)}")
+    for shape in shapes:
+        if shape.mixture is not None or shape.kv_token_bytes is not None:
+            raise ValueError(f"model {shape.name}: the executor runs OPT and Llama in 16 bits; run with python -m sim")
     folders = [Path(weights[shape.name]) if shape.name in weights else None for shape in shapes]
     wholes = [_spec(shape, folder) for shape, folder in zip(shapes, folders, strict=True)]
     specs = [replace(whole, shape=of_rank(whole.shape, n_ranks)) for whole in wholes]

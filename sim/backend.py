@@ -12,9 +12,10 @@ import simpy
 from policies.backend import Batch, Change, StepReport
 from policies.memory.experts import Offload, Reload
 from policies.memory.layout import home_pages
-from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
 from policies.types import NS_PER_S, HardwareProfile, ModelShape, Work, one_token_later
 from sim.compute.base import ComputeModel
+from sim.host_kv import HostKvCost
 from sim.link import Copy, Link
 from sim.pipeline import Pipeline
 from sim.vmm import VmmCost, VmmMode
@@ -75,6 +76,7 @@ class SimBackend:
             )
             for lane, shape in enumerate(shapes)
         ]
+        self._on_host = [HostKvCost(shape, hardware) for shape in shapes]
         self._landings: list[_Landing] = []
         self._finished: StepReport | None = None
         self._busy: dict[int, int] = {}  # lane: steps under way
@@ -99,6 +101,8 @@ class SimBackend:
             case Load(model, layer, home):
                 copy = self._pipelines[model].load(layer, home, self.now_ns)
                 self._landings.append(_Landing(copy, model, layer))
+            case HoldOnHost(model, _, after):
+                self._on_host[model].held = after
             case Offload() | Reload():
                 raise ValueError(f"model {op.model} has no experts here")
             case MoveBlocks(_, moves, block_bytes):
@@ -218,6 +222,9 @@ class SimBackend:
             n_begun = max(0, stop_ns - start_ns) // (first_ns or 1) + 1
             if n_begun < n_steps:
                 n_steps = n_begun
+        on_host = self._on_host[lane]
+        if on_host.held is not None and work.n_decode_seqs:
+            return on_host.steps(self._pipelines[lane], compute, work, n_steps, start_ns, stop_ns, host_ns)
         layers_ns = compute.repeated_layer_ns(work, n_steps)
         ends_ns, compute_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
         return ends_ns, compute_ns, stalls_ns, [rest_ns] * len(ends_ns)

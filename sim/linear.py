@@ -134,7 +134,13 @@ def serve_alone(
 
 def _no_homes(scheduler: Scheduler) -> KvLayout:
     n_blocks = scheduler.pool.n_base
-    return KvLayout(n_base_blocks=n_blocks, first_blocks=(n_blocks,), strides=(1,), blocks_per_home=(0,))
+    return KvLayout(
+        n_base_blocks=n_blocks,
+        first_blocks=(n_blocks,),
+        strides=(1,),
+        blocks_per_home=(0,),
+        first_host_block=n_blocks + 1,
+    )
 
 
 # The loop wants a model and a machine. Nothing here reads their numbers.

@@ -13,6 +13,7 @@ COMMANDS = {
     "convert": Command(module="traces.writing.convert", summary="any trace file as one CSV or JSON lines"),
     "make": Command(module="traces.writing.make", summary="a synthetic trace from the fits of this package"),
     "timeline": Command(module="traces.timeline.write", summary="a window of a run, for ui.perfetto.dev"),
+    "export": Command(module="traces.interchange.export", summary="a run as vLLM's metrics, for Prometheus"),
     "formats": Command(
         module="traces.formats.command", summary="the formats that are read, and the rules by which odd files are"
     ),

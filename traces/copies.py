@@ -86,8 +86,10 @@ class CopyLog:
 
     def write(self, folder: Path) -> None:
         """Leave the table in a run's folder, in order of start, once no copy can be postponed any more."""
-        rows = [(*facts, copy.start_ns, copy.end_ns) for *facts, copy in self._noted]
-        rows = sorted((row for row in rows if row[6] <= self._until_ns), key=lambda row: (row[6], row[5]))
+        noted = sorted(self._noted, key=lambda each: (each[-1].start_ns, each[5]))
+        rows = [
+            (*each[:-1], each[-1].start_ns, each[-1].end_ns) for each in noted if each[-1].start_ns <= self._until_ns
+        ]
         columns: Sequence[Sequence[object]] = list(zip(*rows, strict=True)) or [()] * len(columns_of(CopyRow))
         table = TableWriter(folder, NAME, CopyRow, rows_per_part=max(1, len(rows)))
         table.extend(columns)

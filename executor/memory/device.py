@@ -22,7 +22,7 @@ from executor.memory.views import open_views
 from executor.vmm.driver import Driver, DriverError, DriverOutOfMemory
 from policies.errors import HbmOverdrawn
 from policies.memory.experts import Offload, Reload
-from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
 from policies.types import GIB
 
 POISON = 0xFF
@@ -185,8 +185,8 @@ class DeviceMemory:
                     case MoveBlocks(model, moves, _):
                         for old, new in moves:
                             mover.copy(self.kv(model)[new], self.kv(model)[old])
-                    case Cycle() | Load():
-                        pass  # these destroy weights: not before the last mapping is switched
+                    case Cycle() | Load() | HoldOnHost():
+                        pass  # the first two destroy weights: not before the last switch; the third was refused
             if agree is not None:
                 agree()
             undo.pop_all()

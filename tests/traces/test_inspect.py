@@ -242,7 +242,7 @@ def test_the_report_is_a_document_and_a_screen(tmp_path: Path, capsys: pytest.Ca
         (["inspect"], "required"),
         (["inspect", "{path}", "--cache-blocks", "0"], "no whole number of 1 or more"),
         (["inspect", "{path}", "--model", "gpt_9"], "choose one of"),
-        (["inspect", "{path}", "--model", "../conf/x"], "is no name"),
+        (["inspect", "{path}", "--model", "../conf/x"], "no model ../conf/x; choose one of"),
         (["inspect", "{path}", "--speed"], "unrecognized arguments"),
         (["convert", "{path}", "{path}.txt"], "ends in none of"),
         (["convert", "{path}", "{path}"], "ends in none of"),

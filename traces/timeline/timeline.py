@@ -256,9 +256,10 @@ def _memory(run: RunTables, window: Window, models: Sequence[str]) -> Iterator[E
 
 
 def _use(row: dict[str, Any], run: RunTables, models: Sequence[str]) -> Iterator[Event]:
-    model = row["model"]
-    use = {name: np.array([value], np.float64) for name, value in row.items()}
-    gib = {owner.label: float(owner.of(use, run.info.models[model].block_bytes)[0]) / GIB for owner in OWNERS}
+    model: int = row["model"]
+    use: dict[str, Any] = {name: np.array([value], np.float64) for name, value in row.items()}
+    block_bytes = run.info.models[model].block_bytes
+    gib = {owner.label: float(owner.of(use, block_bytes)[0]) / GIB for owner in OWNERS}
     yield counter(Lane(HBM, 0), f"{models[model]} (GiB)", row["at_ns"], gib)
     blocks = {"used": row["n_base_used"] + row["n_lent_used"], "of them lent": row["n_lent_used"]}
     yield counter(_model(model, 0), "KV blocks", row["at_ns"], blocks)
