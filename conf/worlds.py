@@ -33,6 +33,7 @@ OPS_GPUS = {
     "h100_sxm": "h100_sxm",
     "h200": "h200_sxm",
     "h200_pcie": "h200_sxm",
+    "h200_peer": "h200_sxm",
     "h200_sxm": "h200_sxm",
     "l40s": "l40s",
 }
