@@ -20,6 +20,7 @@ from conf.parallel import Parallel
 from conf.run import Requests, Run, decisive, run_info
 from conf.schema import Hardware, Settings
 from conf.worlds import check_world
+from policies.ranks import of_rank
 from policies.serving.tenancy import TemporalSharing
 from policies.types import HardwareProfile, LinkProfile
 from traces.grid import differences
@@ -168,7 +169,8 @@ def _assemble(
     policy: str,
     requests: Requests | None,
 ) -> Run:
-    models = tuple(settings.mix.models.values())
+    n_ranks = settings.backend.ranks
+    models = tuple(replace(model, shape=of_rank(model.shape, n_ranks)) for model in settings.mix.models.values())
     if settings.hardware.unified and settings.policy[policy].lends:
         raise ValueError(
             f"{system} lends, and on hardware {settings.hardware.name} host and device have one memory: nothing is "

@@ -42,7 +42,7 @@ class Run:
     Attributes:
         system: the policy or variant, as ``compare`` names it.
         lengths: the name of the lengths.
-        models: in the order in which results count them.
+        models: in the order in which results count them; of models that are divided what one rank holds.
         settings: all of the configuration, with what this run changes in it.
         config: what of it decides how the run comes out, as JSON can hold it.
         grid: in what it differs from other runs of its system: see ``traces/grid.py``.

@@ -136,12 +136,35 @@ class BackendSettings:
         vmm: how homes change hands: see ``sim/vmm.py``; the executor knows ``alias`` and ``range``.
         leaps: steps that repeat are submitted together; results are the same without.
         weights: for the executor: folders of safetensors by the name of the model; the others get random weights.
+        tier: for the executor: where the master copies of lendable layers are kept: pinned ``host`` memory, or the HBM
+            of another GPU, a ``peer``. The simulator knows the link of its hardware.
+        peer: which GPU that is, as the driver counts; on a CPU memory as large as ``hardware.hbm_bytes`` stands in.
+        ranks: for the executor: GPUs 0, 1, ... among which every model is divided (tensor parallelism); shares, HBM and
+            link are those of one, and rank r fetches from GPU ``peer`` + r.
+        rank_timeout_s: a rank that is wanted and silent for so long ends the run.
+
+    Raises:
+        ValueError: the peer is a GPU that serves, or a number is out of range.
     """
 
     world: Literal["sim", "memfd", "cuda"]
     vmm: Literal["alias", "range", "page"]
     leaps: bool
     weights: Mapping[str, str] = field(default_factory=dict[str, str])
+    tier: Literal["host", "peer"] = "host"
+    peer: int = 1
+    ranks: int = 1
+    rank_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise ValueError(f"backend.ranks={self.ranks} must be at least 1")
+        if self.rank_timeout_s <= 0:
+            raise ValueError(f"backend.rank_timeout_s={self.rank_timeout_s} must be positive")
+        if self.world == "sim" and self.ranks > 1:
+            raise ValueError(f"backend.ranks={self.ranks}: the simulator divides no dense model; run the executor")
+        if self.tier == "peer" and self.peer < self.ranks:
+            raise ValueError(f"backend.peer={self.peer}: GPU {self.peer} serves; name another one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ OPS_GPUS = {
     "h100_sxm": "h100_sxm",
     "h200": "h200_sxm",
     "h200_pcie": "h200_sxm",
+    "h200_peer": "h200_sxm",
     "h200_sxm": "h200_sxm",
     "l40s": "l40s",
 }
@@ -152,7 +153,7 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
 
     backend = run.settings.backend
     return plan(
-        run.models,
+        tuple(run.settings.mix.models.values()),
         ledger,
         [lane.layout for lane in lanes],
         run.hardware,
@@ -162,4 +163,8 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
         lendable=[range(model.shape.n_layers) if run.policy.lends else () for model in run.models],
         weights=backend.weights,
         seed=run.settings.seed,
+        tier=backend.tier,
+        peer=backend.peer,
+        n_ranks=backend.ranks,
+        rank_timeout_s=backend.rank_timeout_s,
     )

@@ -29,7 +29,9 @@ PREFILL_BESIDE = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRates:
-    """Bytes/s between pinned host memory and HBM, a layer at a time as weights are fetched.
+    """Bytes/s between HBM and the memory where master copies are, a layer at a time as weights are fetched.
+
+    ``h2d`` is the direction of a fetch, ``d2h`` the other, be it to host memory or to a peer.
 
     Attributes:
         joint_bytes_per_s: both directions together, while both are busy.
@@ -143,17 +145,17 @@ def beside_copies(model: Specimen) -> Beside:
     contexts = ragged(n_seqs, max(1, context), model.shape.max_context_tokens)
     prompt = min(PREFILL_BESIDE, model.shape.max_context_tokens, len(model.blocks) * model.block_tokens)
     return Beside(
-        decode=_slower(model, model.rows([(1, each - 1) for each in contexts])),
-        prefill=_slower(model, model.rows([(prompt, 0)])),
+        decode=slower_beside_copies(model, model.rows([(1, each - 1) for each in contexts])),
+        prefill=slower_beside_copies(model, model.rows([(prompt, 0)])),
     )
 
 
-def _slower(model: Specimen, rows: Sequence[Row]) -> float:
+def slower_beside_copies(model: Specimen, rows: Sequence[Row]) -> float:
+    """Tell by which share the layers of a step take longer while layers are fetched without a break; at least 0."""
     alone_ns = median(_steps(model, rows, n_fetches=0))
     n_fetches = 1
     if model.device.type == "cuda":  # as many as the step lasts, and more: the link is never idle
-        fetch_ns = _last(model, [lambda: _fetch(model)], 1)[0]
-        n_fetches = 2 + round(1.5 * alone_ns / fetch_ns)
+        n_fetches = 2 + round(1.5 * alone_ns / fetch_ns(model))
     return max(0.0, median(_steps(model, rows, n_fetches=n_fetches)) / alone_ns - 1)
 
 
@@ -168,6 +170,11 @@ def _steps(model: Specimen, rows: Sequence[Row], n_fetches: int) -> Iterator[int
             streams.wait(mark)
         streams.take_stalls()
         yield streams.between_ns(*passed.layers)
+
+
+def fetch_ns(model: Specimen) -> int:
+    """Time in which one layer is fetched, of several in a row."""
+    return _last(model, [lambda: _fetch(model)], model.grid.n_copies)[0] // model.grid.n_copies
 
 
 def _fetch(model: Specimen) -> object:
