@@ -7,7 +7,7 @@
 One OPT-13b lends itself 1 to 12 of its layers through one slot and through two, with the executor's own changes,
 slots, streams and graphs. A step lasts from the end of the one before to its own, by the device's events. The
 recurrence is given what was measured without cycling layers, shortly before: the layers' time, the rest of a step, a
-fetch alone, and by which share the layers take longer beside fetches without a break. The link binds where the
+fetch alone, and by which shares layers and fetches take longer beside each other. The link binds where the
 recurrence has layers wait.
 """
 
@@ -30,7 +30,7 @@ from executor.devices import World, open_driver, open_peer
 from executor.memory.masters import Tier
 from executor.models.step import Row
 from executor.profiling.grid import QUICK, WHOLE
-from executor.profiling.machine import LinkRates, fetch_ns, link_rates, slower_beside_copies
+from executor.profiling.machine import LinkRates, copies_slower_beside, fetch_ns, link_rates, slower_beside_copies
 from executor.profiling.specimen import Specimen, specimen
 from executor.profiling.steps import ragged
 from executor.vmm.driver import Driver
@@ -107,12 +107,14 @@ class Alone:
         rest_ns: from the end of its layers to the beginning of the next step's.
         fetch_ns: one layer's fetch, of several in a row.
         slowdown: share by which layers take longer beside fetches.
+        copy_slowdown: share by which fetches take longer beside layers.
     """
 
     layers_ns: int
     rest_ns: int
     fetch_ns: int
     slowdown: float
+    copy_slowdown: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +122,8 @@ class Measured:
     """A step with alpha lent layers, and what the recurrence says.
 
     Attributes:
-        predicted_ms, error: beside the measured slowdown.
-        plain_ms, plain_error: as if copies did not slow computation.
+        predicted_ms, error: beside the measured slowdowns.
+        plain_ms, plain_error: as if copies and computation did not slow each other.
         is_bound: whether the recurrence has layers wait.
     """
 
@@ -140,6 +142,7 @@ class Measured:
     layer_us: float
     fetch_us: float
     slowdown: float
+    copy_slowdown: float
 
 
 def steps_ns(model: Specimen, rows: Sequence[Row]) -> tuple[int, int]:
@@ -169,9 +172,15 @@ def steps_ns(model: Specimen, rows: Sequence[Row]) -> tuple[int, int]:
 
 def alone(model: Specimen, rows: Sequence[Row]) -> Alone:
     """Measure without cycling layers."""
-    slowdown = slower_beside_copies(model, rows)
+    slowdown, copy_slowdown = slower_beside_copies(model, rows), copies_slower_beside(model, rows)
     layers_ns, step_ns = steps_ns(model, rows)
-    return Alone(layers_ns=layers_ns, rest_ns=step_ns - layers_ns, fetch_ns=fetch_ns(model), slowdown=slowdown)
+    return Alone(
+        layers_ns=layers_ns,
+        rest_ns=step_ns - layers_ns,
+        fetch_ns=fetch_ns(model),
+        slowdown=slowdown,
+        copy_slowdown=copy_slowdown,
+    )
 
 
 def target(n_layers: int, alpha: int, n_slots: int) -> Target:
@@ -196,11 +205,12 @@ def cycling_ns(model: Specimen, rows: Sequence[Row], wanted: Target) -> int:
     return step_ns
 
 
-def recurrence(n_layers: int, wanted: Target, given: Alone, slowdown: float) -> tuple[float, bool]:
+def recurrence(n_layers: int, wanted: Target, given: Alone) -> tuple[float, bool]:
     """Play the simulator's recurrence: a steady step in ns, the mean of two, and whether its layers wait."""
     region_bytes = given.fetch_ns  # one byte a ns: the fetch takes exactly as long as was measured
     link = LinkProfile(h2d_bytes_per_s=NS_PER_S, d2h_bytes_per_s=NS_PER_S, joint_bytes_per_s=2 * NS_PER_S)
-    pipeline = Pipeline([region_bytes] * n_layers, Link(link, round(slowdown * MILLION)))
+    slowed = Link(link, round(given.slowdown * MILLION), round(given.copy_slowdown * MILLION))
+    pipeline = Pipeline([region_bytes] * n_layers, slowed)
     pipeline.set_cycle(wanted.cycling, wanted.cycling[: wanted.n_slots], 0)
     layers_ns = [given.layers_ns * (at + 1) // n_layers - given.layers_ns * at // n_layers for at in range(n_layers)]
     ends_ns, waits_ns = [0], [0]
@@ -221,8 +231,8 @@ def measure(model: Specimen, tier: Tier, case: Case, alphas: Sequence[int]) -> I
         for n_slots in (1, 2):
             wanted = target(n_layers, alpha, n_slots)
             step_ns = cycling_ns(model, rows, wanted)
-            predicted_ns, is_bound = recurrence(n_layers, wanted, given, given.slowdown)
-            plain_ns, _ = recurrence(n_layers, wanted, given, 0.0)
+            predicted_ns, is_bound = recurrence(n_layers, wanted, given)
+            plain_ns, _ = recurrence(n_layers, wanted, replace(given, slowdown=0.0, copy_slowdown=0.0))
             yield Measured(
                 tier=tier,
                 case=str(case),
@@ -238,6 +248,7 @@ def measure(model: Specimen, tier: Tier, case: Case, alphas: Sequence[int]) -> I
                 layer_us=round(given.layers_ns / n_layers / 1e3, 2),
                 fetch_us=round(given.fetch_ns / 1e3, 2),
                 slowdown=round(given.slowdown, 5),
+                copy_slowdown=round(given.copy_slowdown, 5),
             )
 
 

@@ -143,6 +143,7 @@ def hardware_yaml(
             round(machine.compute_slowdown, 4),
             f"beside fetches: {machine.beside.decode:.1%} in a decode step, {machine.beside.prefill:.1%} in a prefill",
         ),
+        ("  copy_slowdown", round(machine.beside.copies, 4), "fetches beside a decode step"),
         ("roofline", None, ""),
         ("  gemm_s", of.gemm_s, "taken: a layer's time does not tell it from the small kernels"),
         *_constants(of, "layer", errors),

@@ -23,12 +23,17 @@ from traces.workload import WorkloadSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Bandwidths between host memory and HBM, and how much longer computation takes beside a copy."""
+    """Bandwidths between host memory and HBM, and by which shares computation and copies slow each other.
+
+    Attributes:
+        copy_slowdown: measured between two H200s, 0 over PCIe; 0 where it was not measured.
+    """
 
     h2d_bytes_per_s: int
     d2h_bytes_per_s: int
     joint_bytes_per_s: int
     compute_slowdown: float
+    copy_slowdown: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

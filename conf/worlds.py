@@ -142,6 +142,7 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
+        copy_slowdown=settings.hardware.link.copy_slowdown,
         compute_deviation=settings.compute_deviation,
         seed=settings.seed,
         copies=copies,

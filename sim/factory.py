@@ -34,6 +34,7 @@ def open_backend(
     vmm: Mapping[str, int],
     vmm_mode: str,
     compute_slowdown: float,
+    copy_slowdown: float = 0.0,
     compute_deviation: float = 0.0,
     seed: int = 0,
     copies: CopyLog | None = None,
@@ -45,7 +46,7 @@ def open_backend(
         tables: folder of measured compute times, or of a layer profile, taken in their place.
         ops_gpu: GPU whose operations aiconfigurator-core measured: see ``sim/compute/op_table.py``.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
-        compute_slowdown: share by which computation takes longer beside a copy.
+        compute_slowdown, copy_slowdown: share by which computation takes longer beside a copy, and the copy.
         compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Perturbed``.
         copies: takes note of what crosses the link.
 
@@ -66,6 +67,7 @@ def open_backend(
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
+        copy_slowdown_ppm=round(copy_slowdown * MILLION),
         copies=copies,
     )
 
