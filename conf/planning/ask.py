@@ -17,6 +17,9 @@ from policies.registry import POLICIES
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 BYTES = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6}
 
+TRIED = ("recompute", "swap", "mirage")
+"""Policies that a server could be given today, and the one that lends layers; python -m sim policies lists all."""
+
 EXAMPLES = """
 examples:
   python -m sim plan --models llama_3_8b*2,opt_13b --hardware h100_sxm --trace azure_code.csv --slo-ttft 2s
@@ -155,7 +158,13 @@ def _parser() -> ArgumentParser:
     add("--slo-share", type=_share, default=0.9, metavar="X", help="of the requests that get both (0.9)")
     work = parser.add_argument_group("how it is found out")
     add = work.add_argument
-    add("--policies", type=_policies, default=tuple(POLICIES), metavar="NAME,...", help="the first is the baseline")
+    add(
+        "--policies",
+        type=_policies,
+        default=TRIED,
+        metavar="NAME,...",
+        help="the baseline first (recompute,swap,mirage)",
+    )
     add("--caps", type=_numbers, default=(0.1, 0.25, 0.5), metavar="X,...", help="shares of layers (0.1,0.25,0.5)")
     add("--seeds", type=_seeds, default=5, metavar="N", help="draws, or windows of the trace (5)")
     add("--requests", type=_count, metavar="N", help="of each of these (as many as the promise needs, 600 or more)")
