@@ -42,7 +42,7 @@ class Question:
         rate_per_s: that is to be served; ``None``: nothing is said of it.
         arrivals: of ``conf/arrivals``, where there is no trace.
         lengths: of ``conf/lengths``, or PROMPT:OUTPUT; ``None``: the trace's own.
-        caps: shares of a model's layers that a policy with a cap may lend.
+        caps: shares of a model's layers that a policy with a cap may lend; ``None``: as an experiment has it, or some.
         n_requests: of each seed; ``None``: as many as the promise needs.
         overrides: as Hydra takes them.
     """
@@ -60,7 +60,7 @@ class Question:
     weights: tuple[float, ...]
     slo: Slo
     policies: tuple[str, ...]
-    caps: tuple[float, ...]
+    caps: tuple[float, ...] | None
     n_seeds: int
     n_requests: int | None
     precision: float
@@ -165,7 +165,7 @@ def _parser() -> ArgumentParser:
         metavar="NAME,...",
         help="the baseline first (recompute,swap,mirage)",
     )
-    add("--caps", type=_numbers, default=(0.1, 0.25, 0.5), metavar="X,...", help="shares of layers (0.1,0.25,0.5)")
+    add("--caps", type=_numbers, metavar="X,...", help="shares of layers (0.1,0.25,0.5, or what an experiment sets)")
     add("--seeds", type=_seeds, default=5, metavar="N", help="draws, or windows of the trace (5)")
     add("--requests", type=_count, metavar="N", help="of each of these (as many as the promise needs, 600 or more)")
     add("--precision", type=_share, default=0.02, metavar="X", help="of a rate (0.02)")
