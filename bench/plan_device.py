@@ -80,9 +80,8 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{system}: the promise is kept, or broken, at all of these rates; run others")
             continue
         is_off |= abs(told / measured - 1) > WITHIN
-        print(
-            f"{system}: kept up to {measured:.3g} requests/s measured, {told:.3g} simulated ({told / measured - 1:+.1%})"
-        )
+        error = told / measured - 1
+        print(f"{system}: kept up to {measured:.3g} requests/s measured, {told:.3g} simulated ({error:+.1%})")
     return int(is_off)
 
 
