@@ -143,7 +143,7 @@ class Planner:
         self._asked = asked
         self._how = Parallel(jobs=asked.jobs)
         self._configuration: Configuration = configuration(asked)
-        self._families = families(asked)
+        self._families = families(asked, self._configuration)
         self._take(asked.n_requests or FEWEST)
 
     def _take(self, n_requests: int) -> None:

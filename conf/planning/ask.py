@@ -17,6 +17,9 @@ from policies.registry import POLICIES
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 BYTES = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6}
 
+TRIED = ("recompute", "swap", "mirage")
+"""Policies that a server could be given today, and the one that lends layers; python -m sim policies lists all."""
+
 EXAMPLES = """
 examples:
   python -m sim plan --models llama_3_8b*2,opt_13b --hardware h100_sxm --trace azure_code.csv --slo-ttft 2s
@@ -39,7 +42,7 @@ class Question:
         rate_per_s: that is to be served; ``None``: nothing is said of it.
         arrivals: of ``conf/arrivals``, where there is no trace.
         lengths: of ``conf/lengths``, or PROMPT:OUTPUT; ``None``: the trace's own.
-        caps: shares of a model's layers that a policy with a cap may lend.
+        caps: shares of a model's layers that a policy with a cap may lend; ``None``: as an experiment has it, or some.
         n_requests: of each seed; ``None``: as many as the promise needs.
         overrides: as Hydra takes them.
     """
@@ -57,7 +60,7 @@ class Question:
     weights: tuple[float, ...]
     slo: Slo
     policies: tuple[str, ...]
-    caps: tuple[float, ...]
+    caps: tuple[float, ...] | None
     n_seeds: int
     n_requests: int | None
     precision: float
@@ -155,8 +158,14 @@ def _parser() -> ArgumentParser:
     add("--slo-share", type=_share, default=0.9, metavar="X", help="of the requests that get both (0.9)")
     work = parser.add_argument_group("how it is found out")
     add = work.add_argument
-    add("--policies", type=_policies, default=tuple(POLICIES), metavar="NAME,...", help="the first is the baseline")
-    add("--caps", type=_numbers, default=(0.1, 0.25, 0.5), metavar="X,...", help="shares of layers (0.1,0.25,0.5)")
+    add(
+        "--policies",
+        type=_policies,
+        default=TRIED,
+        metavar="NAME,...",
+        help="the baseline first (recompute,swap,mirage)",
+    )
+    add("--caps", type=_numbers, metavar="X,...", help="shares of layers (0.1,0.25,0.5, or what an experiment sets)")
     add("--seeds", type=_seeds, default=5, metavar="N", help="draws, or windows of the trace (5)")
     add("--requests", type=_count, metavar="N", help="of each of these (as many as the promise needs, 600 or more)")
     add("--precision", type=_share, default=0.02, metavar="X", help="of a rate (0.02)")

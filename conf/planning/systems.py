@@ -31,6 +31,9 @@ CAP = "max_remapped_fraction"
 """The setting of a policy that is its cap."""
 
 
+CAPS = (0.1, 0.25, 0.5)
+"""Caps that are tried."""
+
 BOUND = "inactive_bound"
 """The setting that says how much an idle model may lend."""
 
@@ -89,14 +92,21 @@ class Configuration:
         return checked_run(configured(held_to_schema(cfg)), self.lengths, system.name, system.policy, requests)
 
 
-def families(asked: Question) -> list[list[System]]:
-    """The policies that are asked for, the baseline first; each family differs in its cap alone, the largest first."""
+def families(asked: Question, configuration: Configuration) -> list[list[System]]:
+    """The policies that are asked for, the baseline first; each family differs in its cap alone, the largest first.
+
+    What an experiment or the command line has changed of a cap or a bound is left as it is.
+    """
     found: list[list[System]] = []
     for name in asked.policies:
-        settings = {field.name for field in fields(cast("Any", POLICIES[name]))}
-        is_given = any(f"policy.{name}.{BOUND}" in word for word in asked.overrides)
-        bounds = list(BOUNDS) if BOUND in settings and not is_given else [None]
-        caps = sorted(asked.caps, reverse=True) if CAP in settings else [None]
+        defaults = {field.name: field.default for field in fields(cast("Any", POLICIES[name]))}
+        own = configuration.run(System(policy=name)).policy
+        is_set = {key: getattr(own, key) != defaults[key] for key in (CAP, BOUND) if key in defaults}
+        bounds = list(BOUNDS) if is_set.get(BOUND) is False else [None]
+        caps: list[float | None] = [None]
+        if CAP in is_set:
+            caps = list(asked.caps or ([getattr(own, CAP)] if is_set[CAP] else CAPS))
+            caps.sort(key=lambda cap: -(cap or 0.0))
         found += [[System(policy=name, cap=cap, bound=bound) for cap in caps] for bound in bounds]
     return found
 

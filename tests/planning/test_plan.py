@@ -171,8 +171,9 @@ def short_of_memory() -> Answer:
 @pytest.mark.parametrize("rate", [2.0, 6.0, 20.0])
 def test_a_probe_that_ends_early_says_what_the_whole_run_says(short_of_memory: Answer, rate: float) -> None:
     answer, slo = short_of_memory, short_of_memory.asked.slo
-    for family in families(answer.asked):
-        run = configuration(answer.asked).run(family[0], answer.traffic)
+    made = configuration(answer.asked)
+    for family in families(answer.asked, made):
+        run = made.run(family[0], answer.traffic)
         for stream in answer.traffic.streams:
             whole = measured(Point(run=run, stream=stream, slo=slo, rate_per_s=rate))
             assert watched(run, stream, slo, rate).is_kept == (whole.kept_share >= slo.share)
@@ -180,8 +181,9 @@ def test_a_probe_that_ends_early_says_what_the_whole_run_says(short_of_memory: A
 
 def test_what_is_measured_is_what_the_tables_of_a_run_say(short_of_memory: Answer, tmp_path: Path) -> None:
     answer = short_of_memory
-    system = next(family[0] for family in families(answer.asked) if family[0].lends)
-    run, stream = configuration(answer.asked).run(system, answer.traffic), answer.traffic.streams[0]
+    made = configuration(answer.asked)
+    system = next(family[0] for family in families(answer.asked, made) if family[0].lends)
+    run, stream = made.run(system, answer.traffic), answer.traffic.streams[0]
     slo = Slo(ttft_s=0.5, tbt_s=0.02)
     found = measured(Point(run=run, stream=stream, slo=slo, rate_per_s=9.0))
     tables = read_run(carry_out(replace(run, workload=stream.at(9.0)), tmp_path / "run"))
@@ -192,6 +194,14 @@ def test_what_is_measured_is_what_the_tables_of_a_run_say(short_of_memory: Answe
     assert found.kept_share == pytest.approx(float((~late & ~slow).mean()))
     assert (found.ttft_missed, found.tbt_missed) == pytest.approx((float(late.mean()), float(slow.mean())))
     assert found.n_preemptions == int(of["n_preemptions"].sum())
+
+
+def test_what_an_experiment_sets_of_a_policy_is_kept() -> None:
+    asked = question(["+experiment=exec_c1", "--policies", "recompute,mirage"])
+    made = configuration(asked)
+    assert [[system.name for system in family] for family in families(asked, made)] == [["recompute"], ["mirage 30%"]]
+    policy: Any = made.run(families(asked, made)[1][0]).policy
+    assert (policy.max_remapped_fraction, policy.inactive_bound) == (0.3, "cap")
 
 
 def test_every_seed_of_a_trace_has_a_window_of_its_own(tmp_path: Path) -> None:
