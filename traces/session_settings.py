@@ -24,7 +24,9 @@ USES = {
 }
 """Settings that each kind reads, besides those of all."""
 
-OF_ALL = ("n_sessions", "n_at_once", "window_s", "declared_tokens")
+OF_ALL = ("n_sessions", "n_at_once", "window_s", "declared_tokens", "measured", "warm_up_turns")
+
+MEASURED = ("all", "without_first_turn", "replay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class SessionSettings:
         n_at_once: sessions side by side, the next begins when one ends; ``None``: each begins by itself.
         window_s: no turn arrives then or later; ``None``: the sessions are played to their ends.
         declared_tokens: see ``ClosedLoop``.
+        measured: which turns figures are of: ``all``; ``without_first_turn``; ``replay``: those with a first token
+            from the ``warm_up_turns``-th finish to the first end of a session after all have been started (VAMP VI-A).
         n_turns, first_tokens, added_tokens, output_tokens, think_s: of ``equal``: see ``equal_sessions``.
         fit: of ``fit``: a name in ``traces/fits/sessions.json``.
         least_turns, most_turns: of ``fit``: turns are as likely to be any number in between, instead of the fit's own.
@@ -52,6 +56,8 @@ class SessionSettings:
     n_at_once: int | None = None
     window_s: float | None = None
     declared_tokens: int | None = None
+    measured: str = "all"
+    warm_up_turns: int = 128
     n_turns: int | None = None
     first_tokens: int | None = None
     added_tokens: int | None = None
@@ -65,6 +71,8 @@ class SessionSettings:
 
     def __post_init__(self) -> None:
         require_choice("sessions.kind", self.kind, USES)
+        require_choice("sessions.measured", self.measured, MEASURED)
+        require_positive("sessions.warm_up_turns", self.warm_up_turns, "turns")
         refuse_unused("sessions", self, "kind", (*OF_ALL, *USES[self.kind]))
         for name, unit in (("n_sessions", "sessions"), ("n_at_once", "sessions"), ("window_s", "s")):
             require_positive(f"sessions.{name}", getattr(self, name), unit)
