@@ -19,7 +19,7 @@ from traces.streams import random_stream
 
 USES = {
     "equal": ("n_turns", "first_tokens", "added_tokens", "output_tokens", "think_s"),
-    "fit": ("fit", "least_turns", "most_turns", "total_turns"),
+    "fit": ("fit", "least_turns", "most_turns", "total_turns", "added_scale", "output_scale", "think_scale"),
     "file": ("path",),
 }
 """Settings that each kind reads, besides those of all."""
@@ -45,6 +45,8 @@ class SessionSettings:
         fit: of ``fit``: a name in ``traces/fits/sessions.json``.
         least_turns, most_turns: of ``fit``: turns are as likely to be any number in between, instead of the fit's own.
         total_turns: these are moved by one here and there until they sum to this.
+        added_scale, output_scale, think_scale: of ``fit``: so many times the tokens that a turn adds and those of its
+            answer, and so many times the thinking.
         path: of ``file``: a trace with sessions.
 
     Raises:
@@ -67,6 +69,9 @@ class SessionSettings:
     least_turns: int | None = None
     most_turns: int | None = None
     total_turns: int | None = None
+    added_scale: float = 1.0
+    output_scale: float = 1.0
+    think_scale: float = 1.0
     path: str | None = None
 
     def __post_init__(self) -> None:
@@ -76,6 +81,8 @@ class SessionSettings:
         refuse_unused("sessions", self, "kind", (*OF_ALL, *USES[self.kind]))
         for name, unit in (("n_sessions", "sessions"), ("n_at_once", "sessions"), ("window_s", "s")):
             require_positive(f"sessions.{name}", getattr(self, name), unit)
+        for name in ("added_scale", "output_scale", "think_scale"):
+            require_positive(f"sessions.{name}", getattr(self, name), "times")
         needed = {"equal": USES["equal"], "fit": ("fit",), "file": ("path",)}[self.kind]
         for name in needed:
             if getattr(self, name) is None:
@@ -136,6 +143,12 @@ class SessionSettings:
     def _drawn(self, rng: np.random.Generator) -> Iterator[Session]:
         assert self.fit is not None
         fit = load_session_fit(self.fit)
+        fit = replace(
+            fit,
+            added_tokens=fit.added_tokens.scaled(self.added_scale),
+            output_tokens=fit.output_tokens.scaled(self.output_scale),
+            think_ms=fit.think_ms.scaled(self.think_scale),
+        )
         for number, n_turns in zip(count(), self._turns(rng)):
             drawn = fit if n_turns is None else replace(fit, turns=_always(n_turns))
             yield replace(next(drawn.sessions(rng)), name=f"s{number}")
