@@ -10,6 +10,7 @@ from pathlib import Path
 from conf.build import Experiment
 from conf.carry_out import Place, complete
 from conf.cli import Refused
+from conf.experts_csv import write_experts_csv
 from conf.fingerprint import folder_name
 from conf.grid import axes
 from conf.outcome import INDEX, tell
@@ -35,6 +36,8 @@ def run(experiment: Experiment, folder: Path) -> None:
     _complete(experiment, places)
     results = [Result(info=run_info(place.run), summary=summary_of(place.folder)) for place in places]
     tell(results, [place.folder for place in places], folder, figures=experiment.figures)
+    if write_experts_csv(experiment.runs, [place.folder for place in places], folder / "experts.csv"):
+        print(f"wrote {folder / 'experts.csv'}")
     if experiment.figures:
         for figure in draw(places, folder):
             print(f"drew {figure}")

@@ -32,6 +32,7 @@ TELLING = frozenset(
         "conf/cli.py",
         "conf/cluster.py",
         "conf/compare.py",
+        "conf/experts_csv.py",
         "conf/gather.py",
         "conf/outcome.py",
         "traces/claims.py",

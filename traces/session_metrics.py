@@ -18,11 +18,13 @@ import numpy as np
 from policies.types import GIB, NS_PER_S
 from traces.metrics import quantiles
 from traces.session_turns import Turns
+from traces.tables import ints, present, where
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traces.folder import RunTables
+    from traces.tables import Frame
 
     Numbers = npt.NDArray[np.int64]
 
@@ -145,18 +147,20 @@ def _pool(run: RunTables) -> Figures:
 
 
 def _decisions(run: RunTables) -> Figures:
-    names = ("ask", "reason", "changed", "evict_cost_ns", "offload_cost_ns")
-    rows = run.columns("decisions", names)
-    asked = rows["ask"] == "eviction"
-    acted = asked & rows["changed"]
-    evicted = acted & (rows["reason"] == "evict")
-    found: dict[str, float | int | None] = {"controller_calls": int(asked.sum())}
-    for reason in REASONS:
-        found[f"{reason}_decisions"] = int((acted & (rows["reason"] == reason)).sum())
-    for name in ("evict_cost_ns", "offload_cost_ns"):
-        costs = rows[name][evicted]
-        known = costs[np.isfinite(costs.astype(float))]
-        found[f"median_{name.removesuffix('_ns')}_ms"] = float(np.median(known)) / MS if len(known) else None
+    rows = run.decisions
+    assert rows is not None
+    asked = where(rows, "ask", ["eviction"])
+    acted = where(asked, "changed", [True])
+    counts = {f"{reason}_decisions": len(where(acted, "reason", [reason])) for reason in REASONS}
+    return {"controller_calls": len(asked), **counts, **_medians_ms(where(acted, "reason", ["evict"]))}
+
+
+def _medians_ms(rows: Frame) -> Figures:
+    """Of what evicting and offloading would have cost, where they could be done."""
+    found: dict[str, float | None] = {}
+    for name in ("evict_cost", "offload_cost"):
+        known = ints(present(rows, f"{name}_ns"), f"{name}_ns")
+        found[f"median_{name}_ms"] = float(np.median(known)) / MS if len(known) else None
     return found
 
 

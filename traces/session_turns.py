@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -104,11 +103,11 @@ def turns_of(run: RunTables, settings: SessionSettings) -> Turns:
 
 def _layout(settings: SessionSettings, seed: int, largest: int) -> tuple[Ints, Ints]:
     """First request id and turns of each session; of sessions without end, of those that have a request."""
-    sizes = (len(session.turns) for session in settings.sessions(seed))
-    firsts, n_turns, first = list[int](), list[int](), 0
     is_endless = settings.n_sessions is None and settings.kind != "file"
-    for n in takewhile(lambda _: not is_endless or first <= largest, sizes):
-        firsts.append(first)
-        n_turns.append(n)
-        first += n
-    return np.array(firsts or [0], dtype=np.int64), np.array(n_turns or [1], dtype=np.int64)
+    firsts, n_turns = [0], list[int]()
+    for session in settings.sessions(seed):
+        if is_endless and firsts[-1] > largest:
+            break
+        n_turns.append(len(session.turns))
+        firsts.append(firsts[-1] + n_turns[-1])
+    return np.array(firsts[:-1], dtype=np.int64), np.array(n_turns, dtype=np.int64)
