@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from conf.run import Run
-from conf.schema import Settings
+from conf.schema import ExpertsModel, Settings
 from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
+from policies.policy import OffloadsExperts
 from traces.device_tables import table_path
 from traces.layer_profile import is_layer_profile
 
@@ -58,6 +59,8 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
             f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
             "run it with python -m sim, or leave it out of compare"
         )
+    if run.moe is not None:
+        raise ValueError(f"backend.world={world} does not serve mix={run.settings.mix.name}; set backend=sim")
     from executor.factory import check
 
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
@@ -132,6 +135,8 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
     from sim.factory import open_backend
 
     settings = run.settings
+    if settings.mix.experts is not None:
+        return _simulated_experts(run, settings.mix.experts)
     return open_backend(
         [model.shape for model in run.models],
         run.hardware,
@@ -146,6 +151,24 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         compute_deviation=settings.compute_deviation,
         seed=settings.seed,
         copies=copies,
+    )
+
+
+def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
+    from sim.moe_factory import open_moe_backend
+
+    hardware, policy = run.settings.hardware, run.policy
+    if run.settings.compute != "roofline":
+        raise ValueError(f"compute={run.settings.compute}: there are no tables of experts; set compute=roofline")
+    routing = asdict(experts.routing)
+    return open_moe_backend(
+        experts.shape,
+        run.hardware,
+        roofline=asdict(hardware.roofline),
+        flops_per_s=hardware.flops_per_s,
+        ranks=asdict(experts.ranks),
+        routing={key: value for key, value in routing.items() if value not in (None, ())},
+        away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
     )
 
 
