@@ -1,4 +1,4 @@
-"""Two grouped GEMMs over rows sorted by expert, in Triton: gate, up and SiLU in one, down and the router's weights in the other.
+"""Two grouped GEMMs over rows sorted by expert, in Triton: gate, up and SiLU; and down with the weights of routing.
 
 A program computes a tile of rows of one expert. Which expert and which rows, it works out from the counts on
 the device, so a captured launch serves any routing; where the weights are, it reads in the layer's table, so
@@ -6,7 +6,8 @@ that one launch serves experts at home and staged ones, and moving one changes n
 whatever the address: the same step gives the same bits.
 """
 
-# pyright: reportGeneralTypeIssues=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false
 # (a kernel is Python in form alone: ``tl.range`` is no iterator and constants are tensors)
 from __future__ import annotations
 

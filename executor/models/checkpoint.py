@@ -55,7 +55,10 @@ QWEN3_MOE_NAMES: Mapping[str, tuple[str, ...]] = {
 MIXTRAL_NAMES: Mapping[str, tuple[str, ...]] = {**QWEN3_MOE_NAMES, "router_weight": ("block_sparse_moe.gate.weight",)}
 """Likewise for Mixtral."""
 
-EXPERT_NAMES = {True: ("mlp.experts", "gate_proj", "up_proj", "down_proj"), False: ("block_sparse_moe.experts", "w1", "w3", "w2")}
+EXPERT_NAMES = {
+    True: ("mlp.experts", "gate_proj", "up_proj", "down_proj"),
+    False: ("block_sparse_moe.experts", "w1", "w3", "w2"),
+}
 """Where experts are, and what their gate, up and down are called: in Qwen3-MoE, and in Mixtral."""
 
 

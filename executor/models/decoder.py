@@ -75,7 +75,9 @@ class Decoder:
             case Family.LLAMA:
                 return LlamaLayer(**views)
             case Family.MOE:
-                raise ValueError(f"model {self.spec.shape.name}: a layer with experts runs in two pieces, as MoeDecoder")
+                raise ValueError(
+                    f"model {self.spec.shape.name}: a layer with experts runs in two pieces, as MoeDecoder"
+                )
 
     def run_layer(
         self, weights: OptLayer | LlamaLayer, layer: int, hidden: Tensor, kv: Tensor, step: StepInput

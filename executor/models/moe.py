@@ -110,9 +110,7 @@ def route(normed: Tensor, router_weight: Tensor, experts: ExpertSpec, bounds: Te
     if experts.normalises:
         weights = weights / weights.sum(dim=-1, keepdim=True)
     ids, order = chosen.flatten().sort(stable=True)
-    return Routed(
-        normed=normed, weights=weights.to(normed.dtype), order=order, starts=torch.searchsorted(ids, bounds)
-    )
+    return Routed(normed=normed, weights=weights.to(normed.dtype), order=order, starts=torch.searchsorted(ids, bounds))
 
 
 def _norm_heads(qkv: Tensor, query_norm: Tensor, key_norm: Tensor, spec: DecoderSpec) -> None:
