@@ -64,7 +64,7 @@ def _twin_field(hint: Any, of: Field[Any]) -> tuple[Any, Any]:
     """Type and default of one field of the twin."""
     twin = _twin_group(of.name, of.metadata[CLASSES]) if CLASSES in of.metadata else _twin_type(hint)
     if of.default_factory is not NO_DEFAULT:
-        return twin, field(default_factory=of.default_factory)
+        return twin, field(default_factory=twin if of.default_factory is hint else of.default_factory)
     if of.default is not NO_DEFAULT:
         return twin, field(default=of.default)
     return twin, _without_default(twin)

@@ -141,8 +141,10 @@ class ExecutorBackend:
                 self._lanes[op.model].moved(op.moves)
         self._remap_ns += self._clock.now_ns - began_ns
 
-    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
         """Ask the device for the first step."""
+        if n_ahead:
+            raise ValueError(f"lane {lane}: nothing is launched ahead here; set serving.async_scheduling=false")
         if lane in self._in_flight:
             raise ValueError(f"lane {lane} is busy; take its report first")
         if n_steps > 1 and batch.work.n_prefill_tokens:

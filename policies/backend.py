@@ -52,6 +52,8 @@ class StepReport:
         stall_ns: time the computation of each waited for fetched layers.
         rest_ns: the part of each outside the layers: head, sampling, host.
         swap_ns, remap_ns: waits before the first step, for swapped KV and for changed mappings.
+        n_under_way: steps of the lane that have been launched and not ended; more than 0 only if steps are
+            launched ahead.
     """
 
     lane: int
@@ -62,6 +64,7 @@ class StepReport:
     rest_ns: Seq[int]
     swap_ns: int = 0
     remap_ns: int = 0
+    n_under_way: int = 0
 
     def part(self, first: int, end: int) -> StepReport:
         """Steps ``first..end - 1`` as a report of their own."""
@@ -74,6 +77,7 @@ class StepReport:
             rest_ns=self.rest_ns[first:end],
             swap_ns=0 if first else self.swap_ns,
             remap_ns=0 if first else self.remap_ns,
+            n_under_way=self.n_under_way,
         )
 
 
@@ -97,15 +101,21 @@ class Backend(Protocol):
         """
         ...
 
-    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
         """Start at most ``n_steps`` repetitions of a batch; stop after the first that ends at or after ``stop_ns``.
 
         A backend may run fewer, where later blocks do not exist yet. In a repetition every sequence decodes its
         next token. A load that lands also stops it, after the step in which it does, so that results do not
         depend on how many steps were submitted together.
 
+        With ``n_ahead`` = 1 (async scheduling) a step is launched while the one before it runs: there may be one
+        step of the lane under way already, and the last repetition is launched before it is known that the one
+        before it ends at or after ``stop_ns``. What has ended by then is reported first, the last one by itself:
+        that is when the next step is composed.
+
         Raises:
-            ValueError: the lane is busy, or ``n_steps`` > 1 for a batch with prefill tokens.
+            ValueError: the lane is busy, ``n_steps`` > 1 for a batch with prefill tokens, or this world launches
+                nothing ahead.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from policies.costs import Costs
 from policies.memory.residency import Target
 
 
@@ -23,6 +24,12 @@ class Reason(Enum):
     IN_USE = "every lent range is in use"
     RESHAPE = "the same loans with other cycling layers or slots"
     RECLAIM = "the model whose turn it is takes its layers back"
+    EVICT = "cached blocks are worth less than what would spare them"
+    OFFLOAD = "experts are offloaded"
+    OFFLOAD_AND_EVICT = "whole increments of experts are offloaded, and the rest of the blocks evicted"
+    PREEMPT = "requests are preempted"
+    NO_WAY = "neither experts, nor cached blocks, nor requests would do"
+    RESTORE = "experts come back"
     NOTHING = "nothing to change"
 
 
@@ -39,6 +46,9 @@ class Decision:
         preempt: requests that must not go on running (they are recomputed later).
         migrate: blocks in ranges that this decision withdraws move to free blocks of the
             same model instead of keeping the range.
+        increments: wanted increments of experts in the KV cache of every model, in their order; none: as they are.
+        evict: blocks of the asker that are to lose their content.
+        costs: what each option of the policy would have cost.
     """
 
     targets: tuple[Target, ...]
@@ -47,6 +57,9 @@ class Decision:
     policy_memory: object = None
     preempt: tuple[int, ...] = ()
     migrate: bool = False
+    increments: tuple[int, ...] = ()
+    evict: tuple[int, ...] = ()
+    costs: Costs | None = None
 
     def __post_init__(self) -> None:
         if self.quiet_steps < 1:

@@ -1,8 +1,9 @@
 """The loop: arrivals in, steps composed, run and accounted, in either world.
 
 One iteration is: take what has arrived; let each lane that may run compose a step;
-submit it; go on to the next finish or arrival; account what has finished. Everything
-that decides is asked here and nothing is decided here.
+submit it; go on to the next finish or arrival; account what has finished. A scheduler that
+composes ahead (vLLM V1's async scheduling) is asked for the next step before the one under way
+is waited for. Everything that decides is asked here and nothing is decided here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Sequence as Seq
 from enum import Enum
 from functools import partial
 
-from policies.backend import Backend, StepReport
+from policies.backend import Backend, Batch, StepReport
+from policies.incoming import NEVER, Follow, Incoming
 from policies.journal import Journal
 from policies.lane import Lane, TrueLengths, batch_of
 from policies.memory.ledger import Ledger
@@ -24,8 +26,6 @@ from policies.serving.sequence import Sequence, State
 from policies.serving.tenancy import TemporalSharing
 from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
-
-NEVER = 2**62
 
 DROPPED = State.DROPPED  # looked up once: an enum's attributes are slow
 
@@ -56,6 +56,7 @@ class Engine:
         max_steps: stop after so many steps (``None``: never).
         gives_up: end when steps go by without a token, as they might for ever.
         use_every_ns: how often the use of HBM is told to the journal, besides every change; ``None``: not.
+        follow: what a request that has finished brings about (the next turn of a session); ``None``: nothing.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Engine:
         max_steps: int | None = None,
         gives_up: bool = True,
         use_every_ns: int | None = 100_000_000,
+        follow: Follow | None = None,
     ) -> None:
         self.n_steps = 0
         self.active: frozenset[int] = frozenset()
@@ -90,8 +92,8 @@ class Engine:
         self._current: int | None = None
         self._turn_began_ns = 0
         self._last_progress_step = 0
-        self._next: Arrival | None = None
-        self._next_ns = NEVER
+        self._incoming = Incoming(follow)
+        self._busy: Lane | None = None  # has steps under way behind which it composes
         self._ledger = ledger
         self._progress = [Progress(lane, truth, journal) for lane in lanes]
         self._relief = Relief(
@@ -114,48 +116,39 @@ class Engine:
         Raises:
             ValueError: arrivals go back in time.
         """
-        backend = self._backend
-        self._expect(next(arrivals, None))
+        backend, incoming = self._backend, self._incoming
+        incoming.open(arrivals)
         while True:
-            if self._next_ns <= backend.now_ns:
-                self._take(arrivals)
+            if incoming.next_ns <= backend.now_ns:
+                self._take()
             if self.n_steps >= self._max_steps:
                 return Outcome.STOPPED
-            if self._next is None and self._gives_up and self._spins():
+            if incoming.next_ns == NEVER and self._gives_up and self._spins():
                 return Outcome.STUCK
-            lane = self._start()
+            lane = self._start() if self._busy is None else self._busy
             if lane is not None:
+                if lane.scheduler.n_steps_ahead:
+                    self._compose_behind(lane)
                 if lane.in_flight is not None:
                     report = backend.advance(None)
                     assert report is not None, "a submission is in flight"
                     self._finish(lane, report)
-            elif self._next is not None:
+            elif incoming.next_ns != NEVER:
                 self._rest()
-                backend.advance(self._next_ns)
+                backend.advance(incoming.next_ns)
                 self._relief.publish_landed()
             else:
                 return Outcome.STUCK if any(lane.scheduler.has_work() for lane in self._lanes) else Outcome.DONE
 
-    def _expect(self, arrival: Arrival | None) -> None:
-        self._next = arrival
-        self._next_ns = NEVER if arrival is None else arrival.request.arrival_ns
-
-    def _take(self, arrivals: Iterator[Arrival]) -> None:
-        now_ns = self._backend.now_ns
-        while (arrival := self._next) is not None and self._next_ns <= now_ns:
-            request = arrival.request
+    def _take(self) -> None:
+        now_ns, incoming = self._backend.now_ns, self._incoming
+        while incoming.next_ns <= now_ns:
+            arrival = incoming.pop()
             self._truth.learn(arrival)
-            lane = self._lanes[request.model]
-            lane.scheduler.add(Sequence(request))
+            lane = self._lanes[arrival.request.model]
+            lane.scheduler.add(Sequence(arrival.request))
             lane.blocked = False
             self._last_progress_step = self.n_steps
-            self._expect(next(arrivals, None))
-            if self._next_ns < request.arrival_ns:
-                assert self._next is not None
-                raise ValueError(
-                    f"request {self._next.request.request_id} arrives at {self._next_ns} ns, "
-                    f"before request {request.request_id}; sort the arrivals"
-                )
 
     def _spins(self) -> bool:
         """Whether more steps have gone by without a token than it takes to compute every prompt.
@@ -176,6 +169,21 @@ class Engine:
                 return lane
             lane.blocked = True
         return None
+
+    def _compose_behind(self, lane: Lane) -> None:
+        """Compose and submit a step behind the one that runs, if there may be another and the lane's turn goes on."""
+        if not 0 < lane.n_under_way <= lane.scheduler.n_steps_ahead or not lane.scheduler.has_work():
+            return
+        if len(self._lanes) > 1 and self._is_contested() and not self._keeps_turn(lane):
+            return
+        if self._ledger.anything_lent:
+            self._relief.consult(lane, Ask.EASE)
+        self._compose(lane)
+
+    def _keeps_turn(self, lane: Lane) -> bool:
+        """Whether it would be the lane's turn if its step under way were done now."""
+        turn_ns = self._backend.now_ns - self._turn_began_ns
+        return self._tenancy.choose(lane.index, turn_ns, [each.is_ready() for each in self._lanes]) == lane.index
 
     def _choose(self) -> Lane | None:
         lanes = self._lanes
@@ -227,19 +235,36 @@ class Engine:
             self._progress[lane.index].joined(step)
         batch = batch_of(step, lane.n_swapped_out, lane.block_bytes)
         lane.n_swapped_out = 0
-        lane.in_flight = step, batch
-        n_steps = self._n_repeats(lane, step) if self._leaps and not step.prefills else 1
-        stop_ns = self._next_ns if self._next_ns < self._next_use_ns else self._next_use_ns
+        next_ns = self._incoming.next_ns
+        stop_ns = next_ns if next_ns < self._next_use_ns else self._next_use_ns
         if len(self._lanes) > 1 and self._is_contested():
             stop_ns = min(stop_ns, self._turn_began_ns + self._tenancy.quantum_ns)
+        if lane.scheduler.n_steps_ahead:
+            self._submit_ahead(lane, step, batch, stop_ns)
+            return
+        n_steps = self._n_repeats(lane, step) if self._leaps and not step.prefills else 1
+        lane.in_flight = step, batch
         self._backend.submit(lane.index, batch, n_steps, stop_ns)
+
+    def _submit_ahead(self, lane: Lane, step: Step, batch: Batch, stop_ns: int) -> None:
+        """Submit a step of a scheduler that composes ahead: the first, or one behind it, which may repeat."""
+        n_ahead, n_steps = lane.scheduler.n_steps_ahead, 1
+        if self._leaps and not step.prefills and lane.n_under_way == n_ahead:
+            n_steps = self._n_repeats(lane, step)
+        if lane.in_flight is None:
+            lane.in_flight, self._busy = (step, batch), lane
+        else:
+            assert lane.behind is None, "there are no more than two steps under way"
+            lane.behind = step, batch
+        lane.n_under_way += 1
+        self._backend.submit(lane.index, batch, n_steps, stop_ns, n_ahead)
 
     def _n_repeats(self, lane: Lane, step: Step) -> int:
         """Steps for which nothing can change: no finish, no block missing, no question due.
 
         Asynchronously the step behind a finish is still the same: it was composed before the stop check.
         """
-        n_steps = self._progress[lane.index].n_to_next_end(step)
+        n_steps = self._progress[lane.index].n_to_next_end(step) - lane.n_under_way  # whose tokens are to come
         if step.pace is not None and lane.scheduler.is_async:
             n_steps += 1
         if lane.asked or self._ledger.anything_lent:
@@ -262,11 +287,15 @@ class Engine:
         """Account a finished submission: tokens, measurements, ends, landed loads."""
         assert lane.in_flight is not None
         step, batch = lane.in_flight
-        lane.in_flight = None
+        goes_on = lane.scheduler.n_steps_ahead and self._goes_on_behind(lane, report)
+        if not goes_on:
+            lane.in_flight, lane.behind = lane.behind, None
         self._journal.ran(lane.index, batch, report)
         self._account(lane, step, report)
         if not lane.scheduler.is_async:
             self._retire(lane)
+        if goes_on:
+            lane.scheduler.compose_again(step)
         self._drain(lane)
         if self._policy.lends:
             _measure(lane, step, report)
@@ -275,6 +304,13 @@ class Engine:
         if self._use_every_ns and end_ns >= self._next_use_ns:
             self._next_use_ns = end_ns + self._use_every_ns
             self._relief.publish_use()
+
+    def _goes_on_behind(self, lane: Lane, report: StepReport) -> bool:
+        """Note what is under way behind a report; whether that is the last repetition of the same submission."""
+        lane.n_under_way = report.n_under_way
+        if not lane.n_under_way:
+            self._busy = None
+        return lane.n_under_way > 0 and lane.behind is None
 
     def _account(self, lane: Lane, step: Step, report: StepReport) -> None:
         """Give sequences their tokens; the last step may be the one behind a finish (see ``_n_repeats``)."""
@@ -309,6 +345,9 @@ class Engine:
         for seq in seqs:
             seq.finish_ns = at_ns if seq.state is DROPPED else seq.last_token_ns
             self._truth.forget(seq)
+            if self._incoming.follow is not None and seq.state is not DROPPED:
+                assert seq.finish_ns is not None
+                self._incoming.finished(seq.request, seq.finish_ns)
         self._journal.retired(lane.index, at_ns, seqs, lane.scheduler)
         self._relief.blocks_became_free()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from policies.backend import Batch
+from policies.memory.experts import ExpertKv
 from policies.memory.layout import KvLayout
 from policies.serving.blocks import SharedBytes
 from policies.serving.estimates import StepEstimates
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence
+from policies.serving.vllm_v1.scheduler import VllmV1
 from policies.types import Arrival, ModelShape, Work
 from policies.view import Ask
 
@@ -49,9 +51,15 @@ class Lane:
     Attributes:
         quiet_until: for each kind of question the step before which it is not asked again.
         budget: bytes that its pool shares with those of other models (``share_idle_kv``).
+        in_flight: the step that was submitted and has not ended (nor all of its repetitions).
+        behind: another that was submitted behind it.
+        n_under_way: steps that have been launched and not ended, where steps are launched ahead.
         asked: kinds of question that came up while the present step was composed.
         n_swapped_out: blocks that a step without rows swapped out; they cross before the next one that has some.
         blocked: nothing can run until something changes.
+        asking: its scheduler, if that asks before it evicts cached blocks.
+        expert_kv: the block ids of increments of its experts, if they may be offloaded.
+        quiet_blocks: a "no" to the question before an eviction holds for so many blocks and more.
     """
 
     index: int
@@ -63,11 +71,16 @@ class Lane:
     budget: SharedBytes | None = None
     estimates: StepEstimates = field(default_factory=StepEstimates)
     in_flight: tuple[Step, Batch] | None = None
+    behind: tuple[Step, Batch] | None = None
+    n_under_way: int = 0
     last_active_step: int | None = None
     quiet_until: dict[Ask, int] = field(default_factory=dict[Ask, int])
     asked: set[Ask] = field(default_factory=set[Ask])
     n_swapped_out: int = 0
     blocked: bool = False
+    asking: VllmV1 | None = None
+    expert_kv: ExpertKv | None = None
+    quiet_blocks: int = 0
 
     def is_ready(self) -> bool:
         """Whether it could take its turn."""

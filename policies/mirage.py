@@ -102,6 +102,8 @@ class Mirage:
                 return self._activate(view, memory)
             case Ask.IDLE:
                 return self._restore_idle(view, memory)
+            case Ask.EVICTION:
+                return _keep(view, Reason.NOTHING, memory, self.patience_steps)
 
     def _lend(self, view: MemoryView, memory: Memory) -> Decision:
         if not memory.may_lend(view.step, self.layers_per_step):

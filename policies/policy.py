@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from policies.decision import Decision
+from policies.memory.experts import OffloadCap
 from policies.serving.scheduler import Preemption
 from policies.view import MemoryView
 
@@ -32,4 +33,15 @@ class Policy(Protocol):
 
     def decide(self, view: MemoryView) -> Decision:
         """Answer with a target state. The same view gives the same answer."""
+        ...
+
+
+@runtime_checkable
+class OffloadsExperts(Protocol):
+    """A policy for a mixture-of-experts model. If it lends, it is asked before cached blocks are evicted; if not,
+    the experts within its cap have no place in HBM from the start."""
+
+    @property
+    def cap(self) -> OffloadCap:
+        """How far experts may be offloaded."""
         ...

@@ -15,7 +15,7 @@ from policies.serving.tokens import TokenClock
 
 NEVER = 2**62
 
-RUNNING = State.RUNNING  # looked up once: an enum's attributes are slow
+RUNNING, FINISHED = State.RUNNING, State.FINISHED  # looked up once: an enum's attributes are slow
 
 
 class NextEnds:
@@ -108,9 +108,10 @@ class Progress:
 def _counted_apart(step: Step) -> list[Sequence]:
     """Those whose token counts for each by itself: their prompt is done, or they decode without keeping a pace.
 
-    Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing.
+    Asynchronously, a sequence whose stop check came after this step was composed runs in it for nothing. One that
+    was preempted since (V1) gets its token.
     """
     seqs = [prefill.seq for prefill in step.prefills if prefill.samples]
     if step.pace is None:
-        seqs += [seq for seq in step.decodes if seq.state is RUNNING]
+        seqs += [seq for seq in step.decodes if seq.state is not FINISHED]
     return seqs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Protocol
 
 from policies.backend import Backend, Change
@@ -14,11 +15,13 @@ from policies.decision import Decision
 from policies.errors import HbmOverdrawn
 from policies.journal import HbmUse, Journal
 from policies.lane import Lane
+from policies.memory.experts import Offload, Reload
 from policies.memory.ledger import Ledger
 from policies.memory.ops import Lend, MoveBlocks, Op, Withdraw
 from policies.memory.residency import Target
 from policies.policy import Policy
-from policies.serving.blocks import BlockPool
+from policies.serving.pool import Pool
+from policies.shortage import Shortage
 from policies.types import HardwareProfile
 from policies.view import Ask, MemoryView
 from policies.views import Views
@@ -57,16 +60,17 @@ class Relief:
         self._refused: tuple[Target, ...] | None = None
         self._changes_at_ns: int = 0
         self._n_changes = 0
-        self._most_changes = 4 * sum(lane.shape.n_layers for lane in lanes)
+        n_increments = sum(experts.most_increments for experts in ledger.experts if experts is not None)
+        self._most_changes = 4 * (sum(lane.shape.n_layers for lane in lanes) + n_increments)
 
     def grant(self, lane: Lane, n_short_blocks: int, ask: Ask) -> int:
         """Answer a scheduler that lacks blocks: how many were added to its pool."""
         if not self._policy.lends:
             return 0
         lane.asked.add(ask)
-        before = lane.scheduler.pool.n_free
+        before = _n_granted(lane, ask)
         self.consult(lane, ask, n_short_blocks)
-        return max(0, lane.scheduler.pool.n_free - before)
+        return max(0, _n_granted(lane, ask) - before)
 
     def consult(self, lane: Lane, ask: Ask, n_short_blocks: int = 0) -> bool:
         """Ask the policy, unless it has answered this lately; whether the memory changed.
@@ -74,22 +78,24 @@ class Relief:
         A "no" holds for the decision's ``quiet_steps``, counted in steps, not in
         submissions, so that leaps change nothing.
         """
-        if not self._policy.lends or self._clock.n_steps < lane.quiet_until.get(ask, 0) or self._is_restless():
+        if not self._policy.lends or self._is_quiet(lane, ask, n_short_blocks) or self._is_restless():
             return False
         view = self._view(lane, ask, n_short_blocks)
         decision = self._policy.decide(view)
-        wanted = decision.targets != self._ledger.wanted or bool(decision.preempt)
-        refused = wanted and not self._enact(decision)
+        moves = decision.targets != self._ledger.wanted or decision.increments not in ((), self._ledger.increments)
+        wanted = moves or bool(decision.preempt or decision.evict)
+        refused = wanted and not self._enact(lane, decision)
         changed = wanted and not refused
         if not refused:  # what did not happen is not to be remembered
             self._policy_memory = decision.policy_memory
         self._refused = decision.targets if refused else None
         if changed or decision.preempt:
-            self._n_changes += 1
+            self._n_changes += not decision.evict  # of these there are no more than blocks
             self._hear_again()
             self.publish_use()
         if not changed:
             lane.quiet_until[ask] = self._clock.n_steps + decision.quiet_steps
+            lane.quiet_blocks = n_short_blocks if ask is Ask.EVICTION else lane.quiet_blocks
         self._journal.decided(self._backend.now_ns, view, decision, changed=changed, refused=refused)
         return changed
 
@@ -111,24 +117,30 @@ class Relief:
     def _is_restless(self) -> bool:
         """Whether the memory has changed so often at this instant that the policy might never let a step run.
 
-        Lending and taking back every home twice over are as many changes as any plan can need.
+        Lending and taking back every home and every increment twice over are as many changes as any plan can need.
         """
         now_ns = self._backend.now_ns
         if now_ns != self._changes_at_ns:
             self._changes_at_ns, self._n_changes = now_ns, 0
         return self._n_changes >= self._most_changes
 
+    def _is_quiet(self, lane: Lane, ask: Ask, n_short_blocks: int) -> bool:
+        """Whether a "no" still holds. Whether to evict depends on how much is short."""
+        if self._clock.n_steps >= lane.quiet_until.get(ask, 0):
+            return False
+        return ask is not Ask.EVICTION or n_short_blocks >= lane.quiet_blocks
+
     def _hear_again(self) -> None:
         for lane in self._lanes:
             lane.quiet_until.clear()
             lane.blocked = False
 
-    def _enact(self, decision: Decision) -> bool:
+    def _enact(self, asker: Lane, decision: Decision) -> bool:
         """Carry out a decision, all of its memory or none; whether it fitted."""
         for lane in self._lanes if decision.preempt else ():
             lane.scheduler.preempt(decision.preempt)
         try:
-            plan = self._ledger.plan(decision.targets, self._n_referenced_after(decision))
+            plan = self._ledger.plan(decision.targets, self._n_referenced_after(decision), decision.increments)
             ended = [op for op in plan.ops if isinstance(op, Withdraw)]
             self._refuse_overdrawn_budgets(ended)
             if decision.migrate:
@@ -139,6 +151,9 @@ class Relief:
         self._ledger.commit(plan)
         for op in plan.ops:
             self._tell_pool(op)
+        if decision.evict:
+            assert asker.asking is not None, "only its question names blocks to evict"
+            asker.asking.pool.evict(decision.evict)
         return True
 
     def _n_referenced_after(self, decision: Decision) -> Callable[[int, int], int]:
@@ -189,10 +204,19 @@ class Relief:
                 lane.scheduler.pool.add_range((lender, home), *lane.layout.range_of(lender, home))
             case Withdraw(lender, home, borrower):
                 self._lanes[borrower].scheduler.pool.remove_range((lender, home))
+            case Offload(model, increment, _):
+                lane, experts = self._lanes[model], self._ledger.experts[model]
+                assert lane.expert_kv is not None
+                assert experts is not None
+                lane.scheduler.pool.add_range((model, increment), *lane.expert_kv.range_of(experts, increment))
+            case Reload(model, increment, _):
+                self._lanes[model].scheduler.pool.remove_range((model, increment))
             case _:
                 pass
 
-    def _pool_over(self, lender: int, home: int) -> BlockPool:
+    def _pool_over(self, lender: int, home: int) -> Pool:
+        if self._ledger.increments[lender]:
+            return self._lanes[lender].scheduler.pool
         borrower = next(loan.borrower for loan in self._ledger.residencies[lender].loans if loan.home == home)
         return self._lanes[borrower].scheduler.pool
 
@@ -207,19 +231,38 @@ class Relief:
             ranges=self._views.ranges(),
             policy_memory=self._policy_memory,
             refused=self._refused,
+            shortage=self._shortage(lane, n_short_blocks) if ask is Ask.EVICTION else None,
+        )
+
+    def _shortage(self, lane: Lane, n_short_blocks: int) -> Shortage:
+        experts = self._ledger.experts[lane.index]
+        assert lane.asking is not None, "only schedulers that are set to ask do"
+        return replace(
+            lane.asking.shortage(n_short_blocks, lane.block_bytes),
+            prefill_token_ns=lane.estimates.prefill_token_ns,
+            shard_fetch_ns=self._hardware.link.fetch_ns(experts.layout.shard_bytes) if experts else 0,
         )
 
     def _use(self, lane: Lane) -> HbmUse:
         residency, pool = self._ledger.residencies[lane.index], lane.scheduler.pool
-        layer_bytes = lane.shape.layer_bytes
+        experts, layer_bytes = self._ledger.experts[lane.index], lane.shape.layer_bytes
+        offloaded_bytes, buffer_bytes = (experts.offloaded_bytes, experts.buffer_bytes) if experts else (0, 0)
+        at_home_bytes = (residency.n_layers - len(residency.cycling)) * layer_bytes + lane.shape.other_bytes
         return HbmUse(
             model=lane.index,
-            resident_bytes=(residency.n_layers - len(residency.cycling)) * layer_bytes + lane.shape.other_bytes,
-            slot_bytes=residency.n_slots * layer_bytes,
+            resident_bytes=at_home_bytes - offloaded_bytes,
+            slot_bytes=residency.n_slots * layer_bytes + buffer_bytes,
             loading_bytes=len(residency.loading) * layer_bytes,
-            lent_bytes=len(residency.loans) * layer_bytes,
+            lent_bytes=len(residency.loans) * layer_bytes + offloaded_bytes,
             n_base_blocks=pool.n_base,
             n_base_used=pool.n_base_used,
             n_lent_blocks=pool.n_blocks - pool.n_base,
             n_lent_used=pool.n_lent_used,
         )
+
+
+def _n_granted(lane: Lane, ask: Ask) -> int:
+    """Blocks of the kind that is asked for: free ones, or before an eviction those without content."""
+    if ask is Ask.EVICTION and lane.asking is not None:
+        return lane.asking.pool.n_empty
+    return lane.scheduler.pool.n_free

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Literal
 
 from policies.lane import Lane
 from policies.memory.layout import lay_out
@@ -12,7 +13,13 @@ from policies.serving.blocks import BlockPool, SharedBytes
 from policies.serving.scheduler import Preemption
 from policies.serving.vllm_v0.scheduler import VllmV0
 from policies.serving.vllm_v0.settings import V0Settings
+from policies.serving.vllm_v1.pool import FreeQueuePool
+from policies.serving.vllm_v1.scheduler import VllmV1
+from policies.serving.vllm_v1.settings import V1Settings
 from policies.types import GIB, HardwareProfile, ModelShape
+
+V1_BATCHED_TOKENS = 8192
+"""vLLM 0.15.1's default for an API server on a GPU of 70 GiB and more (engine/arg_utils.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,33 +43,47 @@ class Serving:
     """How models are served: vLLM's own settings, the same for every model.
 
     Attributes:
-        max_num_batched_tokens: ``None``: the longest context, at least 2048, as vLLM 0.7.3 does.
+        scheduler: of vLLM 0.7.3 (``vllm_v0``) or 0.15.1 (``vllm_v1``).
+        block_tokens: mixture-of-experts models have blocks as large as vLLM makes them for their states instead.
+        max_num_batched_tokens: ``None``: the longest context, at least 2048, as vLLM 0.7.3 does; 8192 with V1.
+        max_model_len: ``None``: the model's own context.
+        async_output, watermark, swap_space_bytes, share_idle_kv: of V0 only.
         swap_space_bytes: host memory for the swapped blocks of each model (vLLM: 4 GiB a GPU).
         share_idle_kv: KV blocks of all models come out of one budget (MIRAGE section 6, an ablation).
+        async_scheduling, long_prefill_tokens, reserve_full_isl: of V1 only, see ``V1Settings``.
     """
 
+    scheduler: Literal["vllm_v0", "vllm_v1"] = "vllm_v0"
     block_tokens: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
     chunked_prefill: bool = False
     async_output: bool = True
     prefix_caching: bool = False
     watermark: float = 0.01
     swap_space_bytes: int = 4 * GIB
     share_idle_kv: bool = False
+    async_scheduling: bool = True
+    long_prefill_tokens: int = 0
+    reserve_full_isl: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_tokens", "max_num_seqs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"serving.{name}={getattr(self, name)} must be at least 1")
-        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < 1:
-            raise ValueError(
-                f"serving.max_num_batched_tokens={self.max_num_batched_tokens} must be at least 1, or null"
-            )
+        for name in ("max_num_batched_tokens", "max_model_len"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"serving.{name}={value} must be at least 1, or null")
+        if self.long_prefill_tokens < 0:
+            raise ValueError(f"serving.long_prefill_tokens={self.long_prefill_tokens} must not be negative")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"serving.watermark={self.watermark} is outside [0, 1)")
         if self.swap_space_bytes < 0:
             raise ValueError(f"serving.swap_space_bytes={self.swap_space_bytes} bytes must not be negative")
+        if self.scheduler == "vllm_v1" and self.share_idle_kv:
+            raise ValueError("serving.share_idle_kv=true needs serving.scheduler=vllm_v0")
 
 
 def open_ledger(models: Seq[ServedModel], hardware: HardwareProfile) -> Ledger:
@@ -112,23 +133,19 @@ def _lane(
     n_base_blocks = kv_bytes // block_bytes
     if n_base_blocks < 1:
         raise ValueError(f"model {shape.name}: {kv_bytes} bytes of KV hold no block of {block_bytes}; raise its share")
-    settings = V0Settings(
-        block_tokens=serving.block_tokens,
-        max_num_seqs=serving.max_num_seqs,
-        max_num_batched_tokens=serving.max_num_batched_tokens or max(shape.max_context_tokens, 2048),
-        max_model_len=shape.max_context_tokens,
-        chunked_prefill=serving.chunked_prefill,
-        preemption=preemption,
-        prefix_caching=serving.prefix_caching,
-        async_output=serving.async_output,
-        watermark=serving.watermark,
-        n_cpu_blocks=serving.swap_space_bytes // block_bytes,
-    )
-    pool = BlockPool(n_base_blocks, caching=serving.prefix_caching, block_bytes=block_bytes, budget=budget)
+    match serving.scheduler:
+        case "vllm_v0":
+            settings = _v0_settings(shape, serving, preemption, block_bytes)
+            pool = BlockPool(n_base_blocks, caching=serving.prefix_caching, block_bytes=block_bytes, budget=budget)
+            scheduler = VllmV0(settings, pool)
+        case "vllm_v1":
+            if preemption == "swap":
+                raise ValueError("a policy that swaps needs serving.scheduler=vllm_v0: V1 does not swap")
+            scheduler = VllmV1(v1_settings(shape, serving, serving.block_tokens), FreeQueuePool(n_base_blocks))
     return Lane(
         index=index,
         shape=shape,
-        scheduler=VllmV0(settings, pool),
+        scheduler=scheduler,
         layout=lay_out(
             shape,
             [model.shape for model in models],
@@ -139,6 +156,41 @@ def _lane(
         block_bytes=block_bytes,
         priority=models[index].priority,
         budget=budget,
+    )
+
+
+def _v0_settings(shape: ModelShape, serving: Serving, preemption: Preemption, block_bytes: int) -> V0Settings:
+    max_model_len = serving.max_model_len or shape.max_context_tokens
+    return V0Settings(
+        block_tokens=serving.block_tokens,
+        max_num_seqs=serving.max_num_seqs,
+        max_num_batched_tokens=serving.max_num_batched_tokens or max(max_model_len, 2048),
+        max_model_len=max_model_len,
+        chunked_prefill=serving.chunked_prefill,
+        preemption=preemption,
+        prefix_caching=serving.prefix_caching,
+        async_output=serving.async_output,
+        watermark=serving.watermark,
+        n_cpu_blocks=serving.swap_space_bytes // block_bytes,
+    )
+
+
+def v1_settings(
+    shape: ModelShape, serving: Serving, block_tokens: int, *, n_state_groups: int = 0, asks: bool = False
+) -> V1Settings:
+    """Settings of V1's scheduler for a model; ``asks``: before it evicts cached blocks."""
+    return V1Settings(
+        max_num_batched_tokens=serving.max_num_batched_tokens or V1_BATCHED_TOKENS,
+        max_model_len=serving.max_model_len or shape.max_context_tokens,
+        block_tokens=block_tokens,
+        max_num_seqs=serving.max_num_seqs,
+        chunked_prefill=serving.chunked_prefill,
+        prefix_caching=serving.prefix_caching,
+        async_scheduling=serving.async_scheduling,
+        long_prefill_tokens=serving.long_prefill_tokens,
+        n_state_groups=n_state_groups,
+        reserve_full_isl=serving.reserve_full_isl,
+        asks_before_evicting=asks,
     )
 
 

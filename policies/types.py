@@ -20,7 +20,8 @@ class ModelShape:
     """A decoder-only transformer with equal layers.
 
     ``layer_bytes`` are the weights of one layer, ``total_bytes`` those of the whole
-    model; embeddings, norms and head are the difference and never move.
+    model; embeddings, norms and head are the difference and never move. ``kv_token_bytes`` are the K and V of
+    a token in all layers, where that is not what as many layers of plain attention would have.
 
     Raises:
         ValueError: a size is not positive, or the layers exceed the whole.
@@ -41,6 +42,7 @@ class ModelShape:
     total_bytes: int
     max_context_tokens: int
     dtype_bytes: int = 2
+    kv_token_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for field in ("n_layers", "hidden", "n_heads", "n_kv_heads", "head_dim", "ffn", "vocab", "layer_bytes"):
@@ -57,6 +59,8 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """K and V of one token in every layer."""
+        if self.kv_token_bytes is not None:
+            return self.kv_token_bytes
         return 2 * self.n_kv_heads * self.head_dim * self.dtype_bytes * self.n_layers
 
     def block_bytes(self, block_tokens: int) -> int:
@@ -181,3 +185,9 @@ class Work:
     def n_seqs(self) -> int:
         """Sequences in the step."""
         return self.n_prefill_seqs + self.n_decode_seqs
+
+
+def one_token_later(work: Work, n_steps: int = 1) -> Work:
+    """What the same decode step computes when it is repeated, or so many repetitions later."""
+    n_contexts = work.decode_context_tokens + n_steps * work.n_decode_seqs
+    return Work(0, 0, 0, work.n_decode_seqs, n_contexts, work.n_sampled)

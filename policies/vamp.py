@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from policies.costs import (
     Coefficients,
@@ -23,10 +23,20 @@ from policies.costs import (
     reuse_probability,
     steps_to_charge,
 )
+from policies.decision import Decision, Reason
 from policies.memory.experts import ExpertResidency, OffloadCap
+from policies.serving.scheduler import Preemption
 from policies.shortage import Shortage, Victim
+from policies.view import Ask, MemoryView
 
 NS_PER_US = 1000
+
+REASONS = {
+    Option.EVICT: Reason.EVICT,
+    Option.OFFLOAD: Reason.OFFLOAD,
+    Option.BOTH: Reason.OFFLOAD_AND_EVICT,
+    Option.PREEMPT: Reason.PREEMPT,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +72,10 @@ class Vamp:
         restore: ours: experts come back while memory is idle; the paper's never do.
         hysteresis_steps: ours: steps for which the last increment must have been idle before it comes back.
         spare_margin: ours: share of all blocks that stay empty when it does.
+        patience_steps: ours: steps for which a "no" holds, unless blocks become free.
     """
+
+    lends: ClassVar[bool] = True
 
     max_offloaded_fraction: float = 0.15
     multiple_shards: int = 4
@@ -75,11 +88,13 @@ class Vamp:
     restore: bool = False
     hysteresis_steps: int = 64
     spare_margin: float = 0.1
+    patience_steps: int = 1000
 
     def __post_init__(self) -> None:
         _ = self.cap  # refuses what is out of range
-        if self.hysteresis_steps < 1:
-            raise ValueError(f"policy.vamp.hysteresis_steps={self.hysteresis_steps} must be at least 1")
+        for name in ("hysteresis_steps", "patience_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"policy.vamp.{name}={getattr(self, name)} must be at least 1")
         if not 0 <= self.spare_margin < 1:
             raise ValueError(f"policy.vamp.spare_margin={self.spare_margin} is outside [0, 1)")
 
@@ -91,6 +106,59 @@ class Vamp:
             multiple_shards=self.multiple_shards,
             buffer_shards=self.buffer_shards,
             increment_groups=self.increment_groups,
+        )
+
+    @property
+    def needs_requests(self) -> bool:
+        """Never: a shortage says what it has to know of them."""
+        return False
+
+    @property
+    def preemption(self) -> Preemption:
+        """What happens to every victim."""
+        return "recompute"
+
+    def decide(self, view: MemoryView) -> Decision:
+        """Before an eviction do what is cheapest; while memory is idle let experts come back, if that is wanted."""
+        match view.ask:
+            case Ask.EVICTION:
+                return self._make_room(view)
+            case Ask.EASE:
+                return self._take_back(view, at_once=False)
+            case Ask.IDLE:
+                return self._take_back(view, at_once=True)
+            case Ask.RUNNING_SHORT | Ask.WAITING_SHORT | Ask.ACTIVATE:
+                return _decision(view, Reason.NOTHING)
+
+    def _make_room(self, view: MemoryView) -> Decision:
+        experts, short = view.models[view.asker].experts, view.shortage
+        assert experts is not None
+        assert short is not None
+        choice = self.choose(experts, short)
+        reason = REASONS[choice.option] if choice.option else Reason.NO_WAY
+        return replace(
+            _decision(view, reason, n_increments=choice.n_increments, quiet_steps=self.patience_steps),
+            evict=choice.evict,
+            preempt=choice.preempt,
+            costs=choice.costs,
+        )
+
+    def _take_back(self, view: MemoryView, *, at_once: bool) -> Decision:
+        """Return the last increment once it has been idle for long enough; the policy remembers since when it is."""
+        model = view.models[view.asker]
+        last = next((lent for lent in view.ranges if lent.lender == view.asker), None)
+        if not self.restore or last is None or model.experts is None:
+            return _decision(view, Reason.NOTHING, quiet_steps=self.patience_steps)
+        n_spare = model.n_empty_blocks - last.n_blocks
+        if last.n_referenced or n_spare < self.spare_margin * model.n_blocks:
+            return replace(_decision(view, Reason.IN_USE), policy_memory=None)
+        since = view.policy_memory if isinstance(view.policy_memory, int) else view.step
+        waited = view.step - since
+        if not at_once and waited < self.hysteresis_steps:
+            quiet_steps = self.hysteresis_steps - waited
+            return replace(_decision(view, Reason.WAITING_TO_REVERT, quiet_steps=quiet_steps), policy_memory=since)
+        return replace(
+            _decision(view, Reason.RESTORE, n_increments=model.experts.n_increments - 1), policy_memory=since
         )
 
     def choose(self, experts: ExpertResidency, short: Shortage) -> Choice:
@@ -147,6 +215,20 @@ class Vamp:
         if short.prefill_token_ns is None:
             return replace(self.coefficients, reload_us=reload_us)
         return replace(self.coefficients, reload_us=reload_us, prefill_token_us=short.prefill_token_ns / NS_PER_US)
+
+
+def _decision(view: MemoryView, reason: Reason, *, n_increments: int | None = None, quiet_steps: int = 1) -> Decision:
+    """Leave everything as it is, but so many increments of the asker's experts."""
+    increments = [model.experts.n_increments if model.experts else 0 for model in view.models]
+    if n_increments is not None:
+        increments[view.asker] = n_increments
+    return Decision(
+        targets=tuple(model.residency.wanted for model in view.models),
+        reason=reason,
+        quiet_steps=quiet_steps,
+        policy_memory=view.policy_memory,
+        increments=tuple(increments),
+    )
 
 
 def _n_groups(experts: ExpertResidency, short: Shortage) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from policies.memory.experts import ExpertResidency
 from policies.memory.residency import Residency, Target
+from policies.shortage import Shortage
 from policies.types import HardwareProfile, ModelShape
 
 
@@ -14,6 +16,7 @@ class Ask(Enum):
 
     RUNNING_SHORT = "a running request has no block for its next token"
     WAITING_SHORT = "the head of the waiting queue does not fit"
+    EVICTION = "an allocation would evict cached blocks"
     EASE = "a step boundary while something is lent"
     ACTIVATE = "another model takes its turn"
     IDLE = "no model has work"
@@ -21,7 +24,7 @@ class Ask(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RangeView:
-    """One lent home as a KV range of its borrower.
+    """One lent home, or the last increment of experts (``home``), as a KV range of its borrower.
 
     Attributes:
         n_blocks: blocks of the borrower that it holds.
@@ -64,6 +67,8 @@ class ModelView:
         prefill_ns: device compute time of the prefill of one prompt of mean length; ``None`` until measured.
         weights_ns: lower bound of both: its layers read once from HBM.
         requests: running requests; empty unless the policy asks for them.
+        n_empty_blocks: of the unreferenced blocks, those without content, where the scheduler tells them apart.
+        experts: how many of its experts are offloaded, if the policy may offload any.
     """
 
     shape: ModelShape
@@ -83,6 +88,8 @@ class ModelView:
     prefill_ns: int | None
     weights_ns: int
     requests: tuple[RequestView, ...] = ()
+    n_empty_blocks: int = 0
+    experts: ExpertResidency | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,7 @@ class MemoryView:
         ranges: every lent range.
         policy_memory: what the last decision of this policy wanted to remember.
         refused: the targets that did not fit when last tried, ``None`` if they did.
+        shortage: what an allocation lacks, if the question is whether to evict for it.
     """
 
     step: int
@@ -108,3 +116,4 @@ class MemoryView:
     ranges: tuple[RangeView, ...]
     policy_memory: object = None
     refused: tuple[Target, ...] | None = None
+    shortage: Shortage | None = None

@@ -40,13 +40,21 @@ class Views:
         return tuple(self._model(lane, lane.index in active) for lane in self._lanes)
 
     def ranges(self) -> tuple[RangeView, ...]:
-        """Every lent range: by lender, in the order in which they were lent."""
+        """Every lent range: by lender, in the order in which they were lent; then the last increments of experts."""
         if self._residencies is not self._ledger.residencies:
             self._look_up_ranges()
         for nth, lent in enumerate(self._lent):
             if lent.n_used != self._ranges[nth].n_referenced:
                 self._ranges[nth] = _with_referenced(self._ranges[nth], lent.n_used)
-        return tuple(self._ranges)
+        return (*self._ranges, *self._last_increments())
+
+    def _last_increments(self) -> Iterator[RangeView]:
+        """Of every model whose experts serve as KV cache the increment that would come back first."""
+        for lane, experts in zip(self._lanes, self._ledger.experts, strict=True):
+            if experts is not None and experts.n_increments and lane.expert_kv is not None:
+                model, last = lane.index, experts.n_increments - 1
+                _, n_blocks = lane.expert_kv.range_of(experts, last)
+                yield RangeView(model, last, model, n_blocks, lane.scheduler.pool.n_referenced((model, last)))
 
     def _look_up_ranges(self) -> None:
         self._residencies = self._ledger.residencies
@@ -64,10 +72,11 @@ class Views:
         pool, n_running = scheduler.pool, scheduler.n_running
         requests = tuple(_requests(lane)) if self._shows_requests else ()
         n_waiting, n_blocks, n_free, prefill_ns = scheduler.n_waiting, pool.n_blocks, pool.n_free, estimates.prefill_ns
+        n_empty, experts = lane.asking.pool.n_empty if lane.asking else 0, self._ledger.experts[lane.index]
         decode_ns, rest_ns = estimates.decode_ns(n_running), estimates.rest_ns(n_running)
         facts = (
             residency, is_active, lane.last_active_step, n_waiting, n_running, n_blocks, n_free,
-            decode_ns, rest_ns, prefill_ns, requests,
+            decode_ns, rest_ns, prefill_ns, requests, n_empty, experts,
         )  # fmt: skip
         seen = self._models.get(lane.index)
         if seen is not None and seen[0] == facts:
@@ -90,6 +99,8 @@ class Views:
             prefill_ns=prefill_ns,
             weights_ns=self._weights_ns[lane.index],
             requests=requests,
+            n_empty_blocks=n_empty,
+            experts=experts,
         )
         self._models[lane.index] = facts, view
         return view

@@ -9,9 +9,10 @@ from typing import cast
 import simpy
 
 from policies.backend import Batch, Change, StepReport
+from policies.memory.experts import Offload, Reload
 from policies.memory.layout import home_pages
 from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
-from policies.types import NS_PER_S, HardwareProfile, ModelShape, Work
+from policies.types import NS_PER_S, HardwareProfile, ModelShape, Work, one_token_later
 from sim.compute.base import ComputeModel
 from sim.link import Copy, Link
 from sim.pipeline import Pipeline
@@ -65,7 +66,8 @@ class SimBackend:
         ]
         self._landings: list[_Landing] = []
         self._finished: StepReport | None = None
-        self._busy: set[int] = set()
+        self._busy: dict[int, int] = {}  # lane: steps under way
+        self._behind_ns: dict[int, int] = {}  # lane: their end
         self._remap_ns = 0
         self._fence_ns = 0
 
@@ -86,6 +88,8 @@ class SimBackend:
             case Load(model, layer, home):
                 copy = self._pipelines[model].load(layer, home, self.now_ns)
                 self._landings.append(_Landing(copy, model, layer))
+            case Offload() | Reload():
+                raise ValueError(f"model {op.model} has no experts here")
             case MoveBlocks(_, moves, block_bytes):
                 read_and_written = 2 * block_bytes * len(moves)
                 self._remap_ns += -(-read_and_written * NS_PER_S // self._hardware.hbm_bytes_per_s)
@@ -93,30 +97,53 @@ class SimBackend:
     def _remap(self, lender: int) -> None:
         self._remap_ns += self._vmm.remap_ns(self._vmm_mode, 1, home_pages(self._shapes[lender], self._hardware))
 
-    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
         """Work out when the steps end and let SimPy wait for the last.
 
         A step waits for changed mappings and for its swapped KV, then for the host, then
         computes. A submission also stops at the first step during which a load lands.
         """
-        if lane in self._busy:
+        if lane in self._busy and self._busy[lane] > n_ahead:
             raise ValueError(f"lane {lane} is busy; take its report first")
         if n_steps > 1 and batch.work.n_prefill_tokens:
             raise ValueError(f"lane {lane}: a batch with prefill tokens cannot repeat")
-        self._busy.add(lane)
-        start_ns = mapped_ns = self.now_ns
+        for landing in self._landings:
+            stop_ns = min(stop_ns, landing.copy.end_ns)
+        if n_ahead:
+            self._submit_ahead(lane, batch, n_steps, stop_ns)
+            return
+        host_ns = self._computes[lane].host_ns(batch.work)
+        self._busy[lane] = self._start(lane, batch, n_steps, self.now_ns, stop_ns, host_ns)
+
+    def _submit_ahead(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
+        """Start behind what is under way; the host has prepared that meanwhile.
+
+        Of several steps the last is launched before it is known that the one before it ends at ``stop_ns``.
+        """
+        n_before = self._busy.get(lane, 0)
+        start_ns = self._behind_ns[lane] if n_before else self.now_ns
+        host_ns = 0 if n_before else self._computes[lane].host_ns(batch.work)
+        n_ran = self._start(lane, batch, max(1, n_steps - 1), start_ns, stop_ns, host_ns)
+        if n_steps > 1 and start_ns < stop_ns:
+            last = Batch(one_token_later(batch.work, n_ran), decodes=batch.decodes)
+            n_ran += self._start(lane, last, 1, self._behind_ns[lane], stop_ns, 0)
+        self._busy[lane] = n_before + n_ran
+
+    def _start(self, lane: int, batch: Batch, n_steps: int, start_ns: int, stop_ns: int, host_ns: int) -> int:
+        """Run steps from then on, and wait for the last; how many there are."""
+        mapped_ns = start_ns
         if self._remap_ns or self._fence_ns > start_ns:
             mapped_ns = max(start_ns, self._fence_ns) + self._remap_ns
             self._remap_ns = 0
         ready_ns = mapped_ns
         if batch.swap_out_bytes or batch.swap_in_bytes:
             ready_ns = self._swap(batch, mapped_ns)
-        for landing in self._landings:
-            stop_ns = min(stop_ns, landing.copy.end_ns)
-        ran = self._steps(lane, batch.work, n_steps, ready_ns, stop_ns)
+        ran = self._steps(lane, batch.work, n_steps, ready_ns, stop_ns, host_ns)
         report = StepReport(lane, start_ns, *ran, ready_ns - mapped_ns, mapped_ns - start_ns)
-        finish = simpy.Timeout(self._env, report.ends_ns[-1] - start_ns, report)
+        end_ns = self._behind_ns[lane] = report.ends_ns[-1]
+        finish = simpy.Timeout(self._env, end_ns - self.now_ns, report)
         finish.callbacks.append(self._finish)  # pyright: ignore[reportUnknownMemberType]
+        return len(report.ends_ns)
 
     def _finish(self, event: simpy.Event) -> None:
         self._finished = cast("StepReport", event.value)
@@ -131,7 +158,10 @@ class SimBackend:
         report = self._finished
         if report is not None:
             self._finished = None
-            self._busy.remove(report.lane)
+            n_left = self._busy.pop(report.lane) - len(report.ends_ns)
+            if n_left:
+                self._busy[report.lane] = n_left
+                report.n_under_way = min(2, n_left)
             self.now_ns = report.ends_ns[-1]
             return report
         assert until_ns is not None, "a busy lane has an event to come"
@@ -159,11 +189,11 @@ class SimBackend:
         return max([at_ns, *(copy.end_ns for copy in copies)])  # both requested: one may postpone the other
 
     def _steps(
-        self, lane: int, work: Work, n_steps: int, start_ns: int, stop_ns: int
+        self, lane: int, work: Work, n_steps: int, start_ns: int, stop_ns: int, host_ns: int
     ) -> tuple[list[int], list[int], list[int], list[int]]:
         """Ends, device times of the layers, stalls and rests of the steps, as far as ``stop_ns``."""
         compute = self._computes[lane]
-        host_ns, head_ns = compute.host_ns(work), compute.head_ns(work)
+        head_ns = compute.head_ns(work)
         rest_ns = host_ns + head_ns
         if n_steps > 1:  # later steps are no shorter than the first, so more cannot begin before stop_ns
             first_ns = self._shapes[lane].n_layers * compute.layer_ns(work) + rest_ns

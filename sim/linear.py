@@ -18,6 +18,7 @@ from policies.recompute import Recompute
 from policies.serving.scheduler import Scheduler
 from policies.serving.tenancy import TemporalSharing
 from policies.types import Arrival, HardwareProfile, LinkProfile, ModelShape
+from sim.under_way import UnderWay
 
 NEVER_NS = 2**62
 
@@ -47,7 +48,7 @@ class LinearBackend:
     def __init__(self, time: LinearTime) -> None:
         self._time = time
         self._now_ns = 0
-        self._report: StepReport | None = None
+        self._under_way = UnderWay()
 
     @property
     def now_ns(self) -> int:
@@ -63,29 +64,19 @@ class LinearBackend:
         if change.ops:
             raise ValueError(f"{len(change.ops)} ops, but this machine has no memory to move")
 
-    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
         """Run the steps at once; ``advance`` reports them.
 
         Raises:
             ValueError: the lane is busy, or a batch with prefill tokens would repeat.
         """
-        if self._report is not None:
-            raise ValueError(f"lane {lane} is busy; take its report first")
-        if n_steps > 1 and batch.work.n_prefill_tokens:
-            raise ValueError(f"lane {lane}: a batch with prefill tokens cannot repeat")
+        start_ns = self._under_way.begin(lane, batch, n_steps, n_ahead, self._now_ns)
         duration_ns = self._time.of(batch.work.n_tokens, len(batch.rows))
-        ends_ns = [self._now_ns + duration_ns]
-        while len(ends_ns) < n_steps and ends_ns[-1] < stop_ns:
+        ends_ns = [start_ns + duration_ns]
+        while len(ends_ns) < n_steps and self._under_way.goes_on(start_ns, ends_ns, stop_ns):
             ends_ns.append(ends_ns[-1] + duration_ns)
         nothing = [0] * len(ends_ns)
-        self._report = StepReport(
-            lane=lane,
-            start_ns=self._now_ns,
-            ends_ns=ends_ns,
-            compute_ns=[duration_ns] * len(ends_ns),
-            stall_ns=nothing,
-            rest_ns=nothing,
-        )
+        self._under_way.put(StepReport(lane, start_ns, ends_ns, [duration_ns] * len(ends_ns), nothing, nothing))
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         """Go on to the end of what was submitted, else to ``until_ns``.
@@ -93,15 +84,9 @@ class LinearBackend:
         Raises:
             ValueError: nothing is in flight and no time is given.
         """
-        report = self._report
-        if report is not None and (until_ns is None or report.ends_ns[-1] <= until_ns):
-            self._report = None
-            self._now_ns = report.ends_ns[-1]
-            return report
-        if until_ns is None:
-            raise ValueError("nothing is in flight; name a time to advance to")
-        self._now_ns = max(self._now_ns, until_ns)
-        return None
+        report = self._under_way.take(until_ns)
+        self._now_ns = report.ends_ns[-1] if report is not None else max(self._now_ns, until_ns or 0)
+        return report
 
     def landed(self) -> tuple[tuple[int, int], ...]:
         """Nothing is ever loaded."""

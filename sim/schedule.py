@@ -17,7 +17,6 @@ from policies.serving.vllm_v1.pool import FreeQueuePool
 from policies.serving.vllm_v1.scheduler import VllmV1
 from policies.serving.vllm_v1.settings import V1Settings
 from policies.types import NS_PER_S, Arrival
-from sim.batch_queue import BatchQueue
 from sim.linear import serve_alone
 from sim.schedule_log import ScheduleLog
 from sim.schedule_log_v1 import ScheduleLogV1
@@ -78,16 +77,16 @@ def _run_v1(options: Options, arrivals: Sequence[Arrival], file: TextIO) -> str:
     scheduler = VllmV1(settings, FreeQueuePool(options.num_blocks))
     log = ScheduleLogV1(file, settings, options.step_time, scheduler)
     log.meta(len(arrivals))
-    queue = BatchQueue(
+    outcome, end_ns = serve_alone(
         scheduler,
         iter(sorted(arrivals, key=lambda arrival: arrival.request.arrival_ns)),
+        truth=TrueLengths(),
         time=options.step_time,
-        log=log,
+        journal=log,
         max_steps=options.max_steps,
     )
-    outcome = queue.run()
-    log.close(outcome, queue.now_ns, arrivals)
-    return _summary(options, len(arrivals), log, outcome, queue.now_ns, scheduler.n_live)
+    log.close(outcome, end_ns, arrivals)
+    return _summary(options, len(arrivals), log, outcome, end_ns, scheduler.n_live)
 
 
 def _summary(

@@ -16,6 +16,7 @@ from policies.backend import Batch, StepReport
 from policies.decision import Decision
 from policies.engine import Outcome
 from policies.journal import GapCause, HbmUse
+from policies.serving.blocks import BlockPool
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.settings import V0Settings
@@ -166,7 +167,7 @@ class ScheduleLog:
         if scheduler.n_swapped:
             record["nswap"] = scheduler.n_swapped
         pool = scheduler.pool
-        if pool.cache is not None:
+        if isinstance(pool, BlockPool) and pool.cache is not None:
             record |= {"hashless": pool.n_empty, "evictable": pool.cache.n_idle, "cached": len(pool.cache)}
         return record
 

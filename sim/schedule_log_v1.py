@@ -12,12 +12,16 @@ from collections.abc import Sequence as Seq
 from typing import TextIO
 from zlib import crc32
 
+from policies.backend import Batch, StepReport
+from policies.decision import Decision
 from policies.engine import Outcome
-from policies.serving.scheduler import Step
+from policies.journal import GapCause, HbmUse
+from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v1.scheduler import VllmV1
 from policies.serving.vllm_v1.settings import V1Settings
 from policies.types import Arrival
+from policies.view import MemoryView
 from sim.linear import LinearTime
 
 
@@ -60,8 +64,9 @@ class ScheduleLogV1:
             num_requests=n_requests,
         )
 
-    def composed(self, now_ns: int, step: Step) -> None:
+    def composed(self, lane: int, now_ns: int, step: Step, scheduler: Scheduler) -> None:
         """Write the step, if there is anything in it."""
+        del lane, scheduler
         if not step.runs and not step.preempted:
             return
         scheduler, rows = self._scheduler, self._scheduler.rows_of(step)
@@ -92,14 +97,25 @@ class ScheduleLogV1:
         self.n_steps += 1
         self.n_preemptions += len(step.preempted)
 
-    def ran(self) -> None:
+    def ran(self, lane: int, batch: Batch, report: StepReport) -> None:
         """Note that the oldest step under way has ended."""
+        del lane, batch, report
         self._ended_step = self._under_way.popleft()
 
-    def retired(self, now_ns: int, seqs: Seq[Sequence]) -> None:
+    def retired(self, lane: int, now_ns: int, seqs: Seq[Sequence], scheduler: Scheduler) -> None:
         """Write who ended with it."""
+        del lane, scheduler
         ids = [_id(seq) for seq in seqs]
         self._write(type="done", t=now_ns, step=self._ended_step, ids=ids, free=self._scheduler.pool.n_free)
+
+    def gaps(self, model: int, cause: GapCause, gaps_ns: Seq[int], n_requests: int) -> None:
+        """Not in this log."""
+
+    def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
+        """Not in this log."""
+
+    def hbm(self, now_ns: int, uses: Seq[HbmUse]) -> None:
+        """Not in this log."""
 
     def close(self, outcome: Outcome, now_ns: int, arrivals: Iterable[Arrival]) -> None:
         """Write what became of every request of the trace, in its order."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from executor.memory.extents import Extents
 from executor.memory.homes import Homes, Lent, Loading, Resident, Slot, Unused
 from executor.memory.mover import HomeId
+from policies.memory.experts import Offload, Reload
 from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
 
 
@@ -59,6 +60,8 @@ def work_out(models: Sequence[Extents], before: Sequence[Homes], ops: Sequence[O
                 cycled = homes[model].cycle(op)
                 settled += [(model, layer, home) for layer, home in _settled(homes[model], cycled)]
                 homes[model] = cycled
+            case Offload() | Reload():
+                raise ValueError(f"model {op.model} has no experts here")
             case MoveBlocks():
                 _refuse_bad_moves(models, homes, op)
     _refuse_unused(homes)

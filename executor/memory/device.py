@@ -20,6 +20,7 @@ from executor.memory.ranges import AliasLending, Lending, LendMode, RemapLending
 from executor.memory.views import open_views
 from executor.vmm.driver import Driver, DriverError, DriverOutOfMemory
 from policies.errors import HbmOverdrawn
+from policies.memory.experts import Offload, Reload
 from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
 from policies.types import GIB
 
@@ -164,6 +165,8 @@ class DeviceMemory:
                     case Lend(lender, home, borrower):
                         self._lending.lend(lender, home, borrower)
                         undo.callback(self._lending.withdraw, lender, home, borrower)
+                    case Offload() | Reload():
+                        raise ValueError(f"model {op.model} has no experts here")
                     case MoveBlocks(model, moves, _):
                         for old, new in moves:
                             mover.copy(self.kv(model)[new], self.kv(model)[old])

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from policies.errors import HbmOverdrawn
+from policies.memory.experts import ExpertResidency, Reload, move_boundaries
 from policies.memory.layout import home_pages
 from policies.memory.ops import Op, Withdraw, landed, transition
 from policies.memory.residency import Residency, Target
@@ -22,6 +23,8 @@ class Use(Enum):
     SLOTS = "slots"
     LOADING = "layers on their way back"
     LENT = "lent to a KV cache"
+    OFFLOADED = "experts' pages in a KV cache"
+    STAGING = "buffers for offloaded experts"
     KV_BASE = "KV cache of its own"
     ACTIVATIONS = "activations"
     UNASSIGNED = "no model's"
@@ -36,7 +39,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """The pages of one model, fixed at start-up.
+    """The pages of one model, fixed at start-up. Staging buffers lie beside the share of HBM that it was given.
 
     Raises:
         ValueError: the weights and activations leave no page for KV.
@@ -48,15 +51,19 @@ class Partition:
     other_pages: int
     activation_pages: int
     kv_pages: int
+    staging_pages: int = 0
 
     @property
     def n_pages(self) -> int:
         """All of them."""
-        return self.n_layers * self.home_pages + self.other_pages + self.activation_pages + self.kv_pages
+        weights = self.n_layers * self.home_pages + self.other_pages
+        return weights + self.activation_pages + self.kv_pages + self.staging_pages
 
 
-def partition(shape: ModelShape, hardware: HardwareProfile, *, share: float, activation_bytes: int) -> Partition:
-    """Divide the ``share`` of HBM that a model gets into weights, activations and KV.
+def partition(
+    shape: ModelShape, hardware: HardwareProfile, *, share: float, activation_bytes: int, staging_bytes: int = 0
+) -> Partition:
+    """Divide the ``share`` of HBM that a model gets into weights, activations and KV; staging buffers come on top.
 
     Raises:
         ValueError: the share is outside (0, 1] or too small for the weights.
@@ -82,6 +89,7 @@ def partition(shape: ModelShape, hardware: HardwareProfile, *, share: float, act
         other_pages=other,
         activation_pages=activation,
         kv_pages=kv,
+        staging_pages=-(-staging_bytes // page),
     )
 
 
@@ -91,6 +99,7 @@ class Plan:
 
     ops: tuple[Op, ...]
     residencies: tuple[Residency, ...]
+    experts: tuple[ExpertResidency | None, ...] = ()
 
 
 class Ledger:
@@ -99,6 +108,7 @@ class Ledger:
     Args:
         hbm_pages: pages of the device.
         partitions: one a model.
+        experts: of models that may offload theirs, with nothing offloaded; ``None`` for the others.
 
     Attributes:
         anything_lent: whether any home serves as KV cache.
@@ -107,7 +117,9 @@ class Ledger:
         ValueError: the partitions exceed the device.
     """
 
-    def __init__(self, hbm_pages: int, partitions: Sequence[Partition]) -> None:
+    def __init__(
+        self, hbm_pages: int, partitions: Sequence[Partition], experts: Sequence[ExpertResidency | None] = ()
+    ) -> None:
         self.partitions = tuple(partitions)
         self.unassigned_pages = hbm_pages - sum(part.n_pages for part in partitions)
         if self.unassigned_pages < 0:
@@ -116,19 +128,28 @@ class Ledger:
                 f"{names} together need {-self.unassigned_pages} pages more than HBM has; lower the shares"
             )
         self.residencies = tuple(Residency.all_resident(part.n_layers) for part in partitions)
+        self.experts = tuple(experts) or (None,) * len(self.partitions)
         self.anything_lent = False
+
+    @property
+    def increments(self) -> tuple[int, ...]:
+        """Increments of experts in the KV cache of every model."""
+        return tuple(0 if experts is None else experts.n_increments for experts in self.experts)
 
     @property
     def wanted(self) -> tuple[Target, ...]:
         """The targets that have been reached or are on their way."""
         return tuple(residency.wanted for residency in self.residencies)
 
-    def plan(self, targets: Sequence[Target], n_referenced: Callable[[int, int], int]) -> Plan:
+    def plan(
+        self, targets: Sequence[Target], n_referenced: Callable[[int, int], int], increments: Sequence[int] = ()
+    ) -> Plan:
         """Work out how to reach the targets, touching nothing.
 
         Args:
             targets: one a model.
-            n_referenced: blocks in use in the range over (lender, home).
+            n_referenced: blocks in use in the range over (lender, home), or of (model, increment).
+            increments: wanted increments of experts, one a model; none: as they are.
 
         Raises:
             HbmOverdrawn: a range that would be withdrawn is in use, or a home is not free.
@@ -140,15 +161,23 @@ class Ledger:
             model_ops, residency = transition(model, now, target)
             ops += model_ops
             after.append(residency)
+        experts = list(self.experts)
+        for model, now in enumerate(self.experts if increments else ()):
+            if now is not None:
+                expert_ops, experts[model] = move_boundaries(model, now, increments[model])
+                ops += expert_ops
         for op in ops:
             if isinstance(op, Withdraw) and (n_blocks := n_referenced(op.lender, op.home)):
                 raise HbmOverdrawn(f"home {op.home} of model {op.lender} still holds {n_blocks} blocks in use")
-        return Plan(ops=tuple(ops), residencies=tuple(after))
+            if isinstance(op, Reload) and (n_blocks := n_referenced(op.model, op.increment)):
+                raise HbmOverdrawn(f"increment {op.increment} of model {op.model} holds {n_blocks} blocks in use")
+        return Plan(ops=tuple(ops), residencies=tuple(after), experts=tuple(experts))
 
     def commit(self, plan: Plan) -> None:
         """Enter a plan that a backend has carried out."""
         self.residencies = plan.residencies
-        self.anything_lent = any(residency.loans for residency in self.residencies)
+        self.experts = plan.experts
+        self.anything_lent = any(residency.loans for residency in self.residencies) or any(self.increments)
 
     def land(self, model: int, layer: int) -> tuple[Op, ...]:
         """Enter that a load has landed; the ops publish it."""
@@ -167,7 +196,20 @@ class Ledger:
                 Use.LENT: len(residency.loans),
             }
             pages |= {Holder(model, use): n * part.home_pages for use, n in homes.items()}
+            pages |= self._expert_pages(model, pages[Holder(model, Use.RESIDENT)])
             pages[Holder(model, Use.OTHER_WEIGHTS)] = part.other_pages
             pages[Holder(model, Use.ACTIVATIONS)] = part.activation_pages
             pages[Holder(model, Use.KV_BASE)] = part.kv_pages
         return pages
+
+    def _expert_pages(self, model: int, resident_pages: int) -> dict[Holder, int]:
+        """Of the pages of resident layers, those that hold no experts now; and the buffers."""
+        experts, part = self.experts[model], self.partitions[model]
+        if experts is None:
+            return {}
+        offloaded_pages = experts.offloaded_bytes // experts.layout.page_bytes
+        return {
+            Holder(model, Use.RESIDENT): resident_pages - offloaded_pages,
+            Holder(model, Use.OFFLOADED): offloaded_pages,
+            Holder(model, Use.STAGING): part.staging_pages,
+        }

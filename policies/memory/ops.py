@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.errors import HbmOverdrawn
+from policies.memory.experts import Offload, Reload
 from policies.memory.residency import Loan, Residency, Target
 
 
@@ -58,7 +59,7 @@ class MoveBlocks:
     block_bytes: int
 
 
-Op = Withdraw | Cycle | Load | Lend | MoveBlocks
+Op = Withdraw | Cycle | Load | Lend | MoveBlocks | Offload | Reload
 
 
 def transition(model: int, now: Residency, target: Target) -> tuple[tuple[Op, ...], Residency]:

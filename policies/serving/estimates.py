@@ -53,6 +53,12 @@ class StepEstimates:
         """Device time of the layers in the prefill of one prompt of mean length."""
         return _nearest(self._prefill_ns, self._n_prompt_tokens // self._n_prompts) if self._n_prompts else None
 
+    @property
+    def prefill_token_ns(self) -> float | None:
+        """Device time of the layers for a token of a prompt of mean length."""
+        prefill_ns = self.prefill_ns
+        return None if prefill_ns is None else prefill_ns * self._n_prompts / self._n_prompt_tokens
+
 
 def _nearest(table: dict[int, int], size: int) -> int | None:
     bucket = size.bit_length()

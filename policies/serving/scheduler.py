@@ -7,8 +7,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from policies.serving.blocks import BlockPool
 from policies.serving.pace import Pace
+from policies.serving.pool import Pool
 from policies.serving.sequence import Sequence
 from policies.view import Ask
 
@@ -94,12 +94,20 @@ class Scheduler(Protocol):
 
     The engine calls, for every step: ``compose``, [``retire`` if the scheduler is
     asynchronous], run it, ``ran``, [``retire`` if it is not]. A step without rows is not
-    run: ``retire`` follows at once. When no request is left it is called once more.
+    run: ``retire`` follows at once. When no request is left it is called once more. With
+    ``n_steps_ahead`` the next ``compose`` comes before the ``ran`` of the step under way.
     """
 
-    pool: BlockPool
     is_async: bool
-    """Output processing lags: the stop checks of a step come after the next is composed."""
+    """Output processing lags: the stop checks of a step come after the next is composed (V0)."""
+
+    n_steps_ahead: int
+    """Steps that may be composed before the one under way has ended: 1 under async scheduling (V1), else 0."""
+
+    @property
+    def pool(self) -> Pool:
+        """The model's KV blocks."""
+        ...
 
     def has_work(self) -> bool:
         """Whether any request waits, runs or is swapped out."""
@@ -139,10 +147,10 @@ class Scheduler(Protocol):
         ...
 
     def compose_again(self, step: Step) -> None:
-        """Take the slots of one more repetition of a step in lockstep, behind one in which a sequence has stopped.
+        """Take the slots of one more repetition of the step that has just ``ran``.
 
-        Only asynchronously, where it is composed before the stop check of the one before. ``retire``
-        and ``ran`` follow.
+        Only asynchronously, where it is composed before the one before has ended (V1) or has been checked (V0,
+        behind one in which a sequence has stopped). ``retire`` and ``ran`` follow.
         """
         ...
 

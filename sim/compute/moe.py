@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Protocol
 
 from policies.moe import MoeShape
 from policies.types import NS_PER_S, Work
@@ -74,6 +75,22 @@ class LayerTimes:
     def all_ns(self) -> int:
         """The whole layer, if nothing waits."""
         return self.mixer_ns + self.gate_up_ns + self.down_ns + 2 * self.reduce_ns
+
+
+class MoeCompute(Protocol):
+    """A source of the compute times of one rank."""
+
+    def layers(self, work: Work) -> Sequence[LayerTimes]:
+        """The times of every layer, in order."""
+        ...
+
+    def head_ns(self, work: Work) -> int:
+        """Device time outside the layers."""
+        ...
+
+    def host_ns(self, work: Work) -> int:
+        """Time of the host before the device can start."""
+        ...
 
 
 class MoeRoofline:

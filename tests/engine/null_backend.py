@@ -9,6 +9,7 @@ from policies.backend import Batch, Change, StepReport
 from policies.errors import HbmOverdrawn
 from policies.memory.ops import Lend, Load, MoveBlocks, Withdraw
 from policies.types import Work
+from sim.under_way import UnderWay
 from tests.engine.kv_contents import KvContents
 from tests.engine.page_table import PageTable
 
@@ -51,7 +52,7 @@ class NullBackend:
         self.refuses: Callable[[Change], bool] = nothing_refused
         self._pace = pace
         self._now_ns = 0
-        self._in_flight: dict[int, StepReport] = {}
+        self._under_way: dict[int, UnderWay] = {}
         self._loads: list[tuple[int, int, int]] = []  # (end_ns, model, layer) in the order of request
         self._remap_ns = 0
 
@@ -71,11 +72,9 @@ class NullBackend:
             if isinstance(op, Lend | Withdraw):
                 self._remap_ns += self._pace.remap_ns
 
-    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
-        if lane in self._in_flight:
-            raise ValueError(f"lane {lane} is busy")
-        if n_steps > 1 and batch.work.n_prefill_tokens:
-            raise ValueError("a batch with prefill tokens cannot repeat")
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
+        under_way = self._under_way.setdefault(lane, UnderWay())
+        start_ns = under_way.begin(lane, batch, n_steps, n_ahead, self._now_ns)
         for seq, _ in batch.rows:
             assert all(self.table.is_mapped(lane, block) for block in seq.blocks), f"{seq} has blocks without pages"
         if self._contents:
@@ -83,17 +82,17 @@ class NullBackend:
         remap_ns, self._remap_ns = self._remap_ns, 0
         swap_ns = self._pace.swap_byte_ns * (batch.swap_in_bytes + batch.swap_out_bytes)
         stop_ns = min([stop_ns, *(end_ns for end_ns, _, _ in self._loads)])
-        now_ns, works = self._now_ns + remap_ns + swap_ns, _repetitions(batch.work, n_steps)
+        now_ns, works = start_ns + remap_ns + swap_ns, _repetitions(batch.work, n_steps)
         ends_ns, stalls_ns = list[int](), list[int]()
         for work in works:
             stalls_ns.append(self._stall_ns(lane, work))
             now_ns += self._pace.compute_ns(work) + stalls_ns[-1] + self._pace.rest_ns
             ends_ns.append(now_ns)
-            if now_ns >= stop_ns:
+            if not under_way.goes_on(start_ns, ends_ns, stop_ns):
                 break
-        self._in_flight[lane] = StepReport(
+        report = StepReport(
             lane=lane,
-            start_ns=self._now_ns,
+            start_ns=start_ns,
             ends_ns=ends_ns,
             compute_ns=[self._pace.compute_ns(work) for work in works[: len(ends_ns)]],
             stall_ns=stalls_ns,
@@ -101,16 +100,16 @@ class NullBackend:
             swap_ns=swap_ns,
             remap_ns=remap_ns,
         )
+        under_way.put(report)
 
     def advance(self, until_ns: int | None) -> StepReport | None:
-        first = min(self._in_flight.values(), key=lambda report: report.ends_ns[-1], default=None)
-        if first is not None and (until_ns is None or first.ends_ns[-1] <= until_ns):
-            self._now_ns = max(self._now_ns, first.ends_ns[-1])
-            return self._in_flight.pop(first.lane)
-        if until_ns is None:
+        ends_ns = {lane: end_ns for lane, each in self._under_way.items() if (end_ns := each.next_end_ns) is not None}
+        first = min(ends_ns, key=lambda lane: ends_ns[lane], default=None)
+        if first is None and until_ns is None:
             raise ValueError("nothing is in flight")
-        self._now_ns = max(self._now_ns, until_ns)
-        return None
+        report = None if first is None else self._under_way[first].take(until_ns)
+        self._now_ns = max(self._now_ns, report.ends_ns[-1] if report is not None else until_ns or 0)
+        return report
 
     def landed(self) -> tuple[tuple[int, int], ...]:
         done = sorted((load for load in self._loads if load[0] <= self._now_ns), key=lambda load: load[0])

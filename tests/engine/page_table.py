@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from policies.memory.experts import Offload, Reload
 from policies.memory.layout import KvLayout
 from policies.memory.ledger import Holder, Ledger, Use
 from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
@@ -77,6 +78,8 @@ class PageTable:
             case Lend(lender, home, borrower):
                 assert self._at(lender, home).use is None, op
                 self._put(lender, home, Use.LENT, borrower)
+            case Offload() | Reload():
+                raise AssertionError(op)  # models of layers have no experts
             case MoveBlocks(model, moves, _):
                 blocks = [block for pair in moves for block in pair]
                 assert len({*blocks}) == len(blocks), op

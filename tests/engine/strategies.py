@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
+from typing import Literal
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from policies.mirage import Mirage
 from policies.policy import Policy
+from policies.recompute import Recompute
 from policies.registry import POLICIES
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import Serving
@@ -42,6 +44,8 @@ mirages = st.builds(
     preemption=st.sampled_from(["recompute", "swap"]),
 )
 
+Scheduler = Literal["vllm_v0", "vllm_v1"]
+
 _SETTINGS: Mapping[str, SearchStrategy[Policy]] = {"mirage": mirages}
 
 policies: SearchStrategy[Policy] = st.one_of(
@@ -50,8 +54,13 @@ policies: SearchStrategy[Policy] = st.one_of(
 
 
 @st.composite
-def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> Setup:
+def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, scheduler: Scheduler = "vllm_v0") -> Setup:
     """Pools of a few blocks, so that preemption, lending, reversion and swapping are the rule."""
+    is_v0, wanted = scheduler == "vllm_v0", draw(policy)
+    if isinstance(wanted, Mirage) and not is_v0:
+        wanted = replace(wanted, preemption="recompute")
+    elif wanted.preemption == "swap" and not is_v0:
+        wanted = Recompute()
     has_priorities = draw(st.booleans())
     models = tuple(
         TinyModel(
@@ -63,16 +72,21 @@ def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> Setup:
         for _ in range(draw(st.integers(1, 3)))
     )
     chunked = draw(st.booleans())
+    n_batched_tokens = [16, 4, MAX_CONTEXT] if chunked else [MAX_CONTEXT, 16 if is_v0 else MAX_CONTEXT]
     serving = Serving(
+        scheduler=scheduler,
         block_tokens=draw(st.sampled_from([4, 2])),
         max_num_seqs=draw(st.sampled_from([4, 3, 1])),
-        max_num_batched_tokens=draw(st.sampled_from([16, 4, MAX_CONTEXT] if chunked else [MAX_CONTEXT, 16])),
+        max_num_batched_tokens=draw(st.sampled_from(n_batched_tokens)),
         chunked_prefill=chunked,
         async_output=draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.01, 0.3])),
         swap_space_bytes=2**14,
-        share_idle_kv=draw(st.sampled_from([False, False, True])),
+        share_idle_kv=is_v0 and draw(st.sampled_from([False, False, True])),
+        async_scheduling=draw(st.booleans()),
+        long_prefill_tokens=draw(st.sampled_from([0, 3])),
+        reserve_full_isl=draw(st.booleans()),
     )
     tenancy = TemporalSharing(
         quantum_s=draw(st.sampled_from([1, 150, 1000])) / NS_PER_S,
@@ -85,12 +99,14 @@ def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> Setup:
         remap_ns=draw(st.sampled_from([0, 7])),
     )
     return Setup(
-        policy=draw(policy),
+        policy=wanted,
         models=models,
         serving=serving,
         tenancy=tenancy,
         pace=pace,
-        world=draw(st.sampled_from([world for world in WORLDS if world != "memfd" or not serving.share_idle_kv])),
+        world=draw(
+            st.sampled_from([each for each in WORLDS if each != "memfd" or (is_v0 and not serving.share_idle_kv)])
+        ),
         vmm_mode=draw(st.sampled_from(VmmMode)),
         slowdown_ppm=draw(st.sampled_from([0, 50_000])),
         leaps=draw(st.booleans()),
@@ -128,9 +144,11 @@ def _prompt(rng: Random, n_tokens: int, request_id: int) -> tuple[tuple[str, int
 
 
 @st.composite
-def cases(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies) -> tuple[Setup, list[Arrival]]:
+def cases(
+    draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, scheduler: Scheduler = "vllm_v0"
+) -> tuple[Setup, list[Arrival]]:
     """A setup and a workload for it. The seed keeps examples varied, the number of requests lets them shrink."""
-    setup = draw(setups(policy))
+    setup = draw(setups(policy, scheduler))
     rng = Random(draw(st.integers(0, 2**20)))
     arrivals = workload(rng, draw(st.integers(1, 12)), len(setup.models))
     return crowded(setup, arrivals) if draw(st.booleans()) else (setup, arrivals)

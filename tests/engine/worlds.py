@@ -155,8 +155,8 @@ def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths 
     lanes = open_lanes(served, ledger, hardware, serving, preemption=setup.policy.preemption)
     if not setup.lockstep:
         for lane in lanes:
-            assert isinstance(lane.scheduler, VllmV0)
-            lane.scheduler.decode_apart()
+            if isinstance(lane.scheduler, VllmV0):  # V1 knows no other way
+                lane.scheduler.decode_apart()
     backend = open_backend(setup, lanes, ledger)
     engine = Engine(
         lanes=lanes,
@@ -189,6 +189,7 @@ def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> Backend:
         )
     if setup.world == "null":
         is_plain = not setup.serving.prefix_caching and setup.policy.preemption == "recompute"
+        is_plain &= setup.serving.scheduler == "vllm_v0"  # with a step under way blocks change hands before it ends
         contents = KvContents(setup.serving.block_tokens) if is_plain else None
         return NullBackend(setup.pace, PageTable(ledger, [lane.layout for lane in lanes]), contents)
     return SimBackend(

@@ -136,7 +136,7 @@ class DriveV1:
     def __init__(
         self, case: CaseV1, relieve: Relieve = no_relief, watch: Callable[[Step], None] = lambda _: None
     ) -> None:
-        self.pool = FreeQueuePool(case.n_blocks)
+        self.pool = FreeQueuePool(case.n_blocks, spares_cached=case.settings.asks_before_evicting)
         self.scheduler = VllmV1(case.settings, self.pool)
         self.seqs = {each.request_id: Sequence(each) for each in case.requests}
         self.gone: list[Sequence] = []

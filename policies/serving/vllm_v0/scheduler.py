@@ -39,6 +39,7 @@ class VllmV0:
             raise ValueError(f"prefix_caching={settings.prefix_caching}, but the pool says otherwise")
         self.pool = pool
         self.is_async = settings.async_output
+        self.n_steps_ahead = 0
         self._settings = settings
         self._queues = Queues()
         self._tables = Tables(settings, pool)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from policies.errors import HbmOverdrawn
 from policies.serving.blocks import RangeId
+from policies.serving.free_blocks import LentRange
 from policies.serving.prefix_cache import Key
 from policies.serving.vllm_v1.ranges import LentRanges
 
@@ -29,6 +30,8 @@ class FreeQueuePool:
 
     Args:
         n_base: the model's own blocks, the placeholder included.
+        spares_cached: blocks without content are taken before cached ones, which vLLM does not look at: for a
+            policy that decides what is evicted.
 
     Attributes:
         step: scheduling steps so far, which the scheduler counts here; a free block remembers the one of its release.
@@ -37,13 +40,16 @@ class FreeQueuePool:
         ValueError: there is no block but the placeholder.
     """
 
-    def __init__(self, n_base: int) -> None:
+    def __init__(self, n_base: int, *, spares_cached: bool = False) -> None:
         if n_base < 2:
             raise ValueError(f"n_base={n_base} blocks must be at least 2: block {PLACEHOLDER} is a placeholder")
         self.n_base = n_base
         self.n_blocks = n_base
         self.step = 0
-        self._free = OrderedDict[int, int]((block, 0) for block in range(PLACEHOLDER + 1, n_base))
+        self._free = OrderedDict[int, int]()
+        self._empty = OrderedDict[int, int]() if spares_cached else self._free  # joined by blocks without content
+        self._empty.update((block, 0) for block in range(PLACEHOLDER + 1, n_base))
+        self._spares_cached = spares_cached
         self._n_refs: dict[int, int] = {}
         self._key_of: dict[int, GroupKey] = {}
         self._holders: dict[GroupKey, list[int]] = {}
@@ -53,12 +59,12 @@ class FreeQueuePool:
     @property
     def n_free(self) -> int:
         """Blocks that can be taken now, those with content included."""
-        return len(self._free)
+        return len(self._free) + len(self._empty) if self._spares_cached else len(self._free)
 
     @property
     def n_empty(self) -> int:
         """Free blocks without content."""
-        return len(self._free) - self._n_cached_free
+        return self.n_free - self._n_cached_free
 
     @property
     def n_cached(self) -> int:
@@ -68,7 +74,7 @@ class FreeQueuePool:
     @property
     def n_used(self) -> int:
         """Blocks that are not free: those referenced, and the placeholder."""
-        return self.n_blocks - len(self._free)
+        return self.n_blocks - self.n_free
 
     @property
     def n_lent_used(self) -> int:
@@ -85,6 +91,10 @@ class FreeQueuePool:
         """Free blocks of the model's own."""
         return self.n_base - self.n_base_used
 
+    def lent_range(self, range_id: RangeId) -> LentRange:
+        """A lent range as it is now, and goes on to be until it is returned. Read only."""
+        return self._lent[range_id]
+
     def n_referenced(self, range_id: RangeId) -> int:
         """Referenced blocks in a lent range."""
         return self._lent[range_id].n_used
@@ -95,7 +105,7 @@ class FreeQueuePool:
 
     def free_order(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
-        return list(self._free)
+        return list(self._in_order())
 
     def idle(self) -> Iterator[tuple[int, int]]:
         """Free blocks with content in the order of their eviction, each with its age: steps since its release."""
@@ -103,7 +113,7 @@ class FreeQueuePool:
 
     def is_free(self, block: int) -> bool:
         """Whether nobody references it."""
-        return block in self._free
+        return block in self._free or block in self._empty
 
     def is_cached(self, block: int) -> bool:
         """Whether it holds content that can be hit."""
@@ -116,15 +126,15 @@ class FreeQueuePool:
 
     def n_takes_before(self, blocks: set[int], at_most: int) -> int:
         """How many blocks can be taken before one of these is, counted up to ``at_most``."""
-        for n_taken, block in enumerate(islice(self._free, at_most)):
+        for n_taken, block in enumerate(islice(self._in_order(), at_most)):
             if block in blocks:
                 return n_taken
-        return min(at_most, len(self._free))
+        return min(at_most, self.n_free)
 
     def take(self, n_blocks: int) -> list[int]:
         """Take blocks for new content from the head of the queue; what was in them is evicted."""
-        assert n_blocks <= len(self._free), "the caller has seen to it that they are there"
-        blocks = [self._free.popitem(last=False)[0] for _ in range(n_blocks)]
+        assert n_blocks <= self.n_free, "the caller has seen to it that they are there"
+        blocks = [(self._empty or self._free).popitem(last=False)[0] for _ in range(n_blocks)]
         for block in blocks:
             if block in self._key_of:
                 self._n_cached_free -= 1
@@ -152,9 +162,17 @@ class FreeQueuePool:
             self._n_refs[block] -= 1
             if not self._n_refs[block]:
                 del self._n_refs[block]
-                self._free[block] = self.step
-                self._n_cached_free += block in self._key_of
+                is_cached = block in self._key_of
+                (self._free if is_cached else self._empty)[block] = self.step
+                self._n_cached_free += is_cached
                 self._lent.count((block,), -1)
+
+    def evict(self, blocks: Iterable[int]) -> None:
+        """Forget what these free blocks hold."""
+        for block in blocks:
+            self._forget(block)
+            self._n_cached_free -= 1
+            self._empty[block] = self._free.pop(block) if self._spares_cached else self._free[block]
 
     def publish(self, block: int, key: GroupKey) -> None:
         """Say what a referenced block holds, or will hold when the step being composed has run."""
@@ -168,7 +186,7 @@ class FreeQueuePool:
             ValueError: the range is there already, or overlaps the base or another range.
         """
         lent = self._lent.add(range_id, first_block, n_blocks)
-        self._free.update((block, self.step) for block in lent.blocks)
+        self._empty.update((block, self.step) for block in lent.blocks)
         self.n_blocks += n_blocks
 
     def remove_range(self, range_id: RangeId) -> int:
@@ -199,7 +217,8 @@ class FreeQueuePool:
         """
         lent = self._lent[range_id]
         used = [block for block in lent.blocks if block in self._n_refs]
-        elsewhere = sorted((block for block in self._free if block not in lent), key=lambda block: block >= self.n_base)
+        free = (block for block in self._in_order() if block not in lent)
+        elsewhere = sorted(free, key=lambda block: block >= self.n_base)
         if len(elsewhere) < len(used):
             raise HbmOverdrawn(f"range {range_id}: {len(used)} blocks to move, {len(elsewhere)} free elsewhere")
         moves = dict(zip(used, elsewhere, strict=False))
@@ -209,7 +228,7 @@ class FreeQueuePool:
             if old in self._key_of:
                 key = self._key_of[new] = self._key_of.pop(old)
                 self._holders[key][self._holders[key].index(old)] = new
-            self._free[old] = self.step
+            self._empty[old] = self.step
         self._lent.count(moves.keys(), -1)
         self._lent.count(moves.values(), 1)
         return moves
@@ -218,12 +237,17 @@ class FreeQueuePool:
         """Take free blocks out of the queue, wherever they are; how many of them were cached."""
         n_evicted = 0
         for block in blocks:
-            del self._free[block]
             if block in self._key_of:
+                del self._free[block]
                 self._forget(block)
                 n_evicted += 1
+            else:
+                del self._empty[block]
         self._n_cached_free -= n_evicted
         return n_evicted
+
+    def _in_order(self) -> Iterator[int]:
+        return chain(self._empty, self._free) if self._spares_cached else iter(self._free)
 
     def _forget(self, block: int) -> None:
         key = self._key_of.pop(block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -49,6 +50,8 @@ class Composition:
     Attributes:
         n_tokens_left: tokens that may still be scheduled.
         preempted: victims in order of eviction.
+        spared: free blocks that the request in hand will reference, while the engine is asked to make room for it.
+        behind: running requests that this step has not come to, while the engine is asked.
     """
 
     def __init__(self, settings: V1Settings, relieve: Relieve) -> None:
@@ -56,6 +59,8 @@ class Composition:
         self.relieve = relieve
         self.n_tokens_left = settings.max_num_batched_tokens
         self.preempted: list[Sequence] = []
+        self.spared: frozenset[int] = frozenset()
+        self.behind: Seq[Sequence] = ()
         self._rows: list[tuple[Sequence, int]] = []
         self._sampled: list[Sequence] = []
         self._prefills: list[Prefill] = []

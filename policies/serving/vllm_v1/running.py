@@ -6,6 +6,7 @@ Source: vLLM 0.15.1, v1/core/sched/scheduler.py, ``schedule``, first loop.
 from __future__ import annotations
 
 from policies.serving.sequence import Sequence, State
+from policies.serving.vllm_v1.asking import ask_before_evicting
 from policies.serving.vllm_v1.chunks import n_to_continue
 from policies.serving.vllm_v1.queues import Composition, Queues
 from policies.serving.vllm_v1.tables import Tables
@@ -42,7 +43,12 @@ def preempt(seq: Sequence, queues: Queues, tables: Tables) -> None:
 
 def _make_room(now: Composition, seq: Sequence, n_new: int, queues: Queues, tables: Tables) -> bool:
     """Preempt from the end of the queue until there are blocks; whether ``seq`` itself survived."""
-    while (n_missing := tables.n_missing(seq, n_new)) > 0:
+    tables.release_outlived(seq)
+    while True:
+        ask_before_evicting(now, seq, n_new, tables, running=queues.running)
+        n_missing = tables.n_missing(seq, n_new)
+        if n_missing <= 0:
+            return True
         if now.relieve(n_missing, Ask.RUNNING_SHORT):
             continue
         victim = queues.running.pop()
@@ -50,4 +56,3 @@ def _make_room(now: Composition, seq: Sequence, n_new: int, queues: Queues, tabl
         now.preempted.append(victim)
         if victim is seq:
             return False
-    return True

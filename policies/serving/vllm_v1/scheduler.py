@@ -6,13 +6,15 @@ The oracle is vLLM itself: ``tests/data/oracle_v1`` holds what its own code did.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from itertools import islice
 
 from policies.serving.blocks import RangeId
 from policies.serving.prefix_cache import output_stream, quoted_outputs
 from policies.serving.scheduler import Relieve, Step
 from policies.serving.sequence import Sequence, State
+from policies.serving.vllm_v1.lately import Lately
 from policies.serving.vllm_v1.pool import FreeQueuePool
 from policies.serving.vllm_v1.queues import Composition, Queues, Scheduled
 from policies.serving.vllm_v1.repeats import (
@@ -24,6 +26,7 @@ from policies.serving.vllm_v1.running import preempt, schedule_running
 from policies.serving.vllm_v1.settings import V1Settings
 from policies.serving.vllm_v1.tables import Tables
 from policies.serving.vllm_v1.waiting import admit_waiting
+from policies.shortage import Preemptable, Shortage, Victim
 
 
 class VllmV1:
@@ -39,6 +42,7 @@ class VllmV1:
     Attributes:
         n_steps_ahead: steps that may be composed before the one under way has ended.
         tables: block tables; not to be changed from outside.
+        foresees: says of a request whether its content will be hit again; ``None``, as of a real server: unknown.
     """
 
     is_async = False
@@ -53,7 +57,10 @@ class VllmV1:
         self._under_way: deque[Scheduled] = deque()
         self._ended: Scheduled | None = None
         self._unchecked: Seq[Sequence] = ()
-        self._is_composing = False
+        self._now: Composition | None = None
+        self._lately = Lately()
+        self.foresees: Callable[[int], bool] | None = None
+        self._waits_since: dict[Sequence, int] = {}
 
     def has_work(self) -> bool:
         """Whether any request waits or runs."""
@@ -85,15 +92,15 @@ class VllmV1:
 
     def compose(self, now_ns: int, relieve: Relieve) -> Step:
         """Choose what runs next and take its blocks. A step without rows means that nothing can run now."""
-        del now_ns
-        now = Composition(self._settings, relieve)
+        now = self._now = Composition(self._settings, relieve)
         self.pool.step += 1
-        self._is_composing = True
         schedule_running(now, self._queues, self.tables)
         if not now.preempted:
             admit_waiting(now, self._queues, self.tables)
-        self._is_composing = False
+        self._now = None
         scheduled = now.done()
+        if self._settings.asks_before_evicting:
+            self._measure(scheduled, now_ns)
         if scheduled.rows:
             self._under_way.append(scheduled)
         return scheduled.step
@@ -114,7 +121,7 @@ class VllmV1:
         if acted or len(seqs) != len(queues.running) or at_most == 1:
             return 1
         n_more = min(at_most - 1, *(self._n_to_limit(seq) for seq in seqs))
-        n_takes = self.pool.n_free
+        n_takes = self.pool.n_empty if settings.asks_before_evicting else self.pool.n_free
         if queues.waiting and settings.prefix_caching and len(seqs) != settings.max_num_seqs:
             head = queues.waiting[0]
             if not {output_stream(seq.request) for seq in seqs}.isdisjoint(quoted_outputs(head.request)):
@@ -167,15 +174,36 @@ class VllmV1:
         return ended
 
     def preempt(self, request_ids: Iterable[int]) -> list[Sequence]:
-        """Stop these running requests, to be recomputed from the front of the waiting queue; in queue order."""
-        if self._is_composing:
+        """Stop these running requests, to be recomputed from the front of the waiting queue; in queue order.
+
+        While a step is being composed, only requests that it has not come to.
+        """
+        wanted, queues, now = set(request_ids), self._queues, self._now
+        if now is not None and not wanted <= {seq.request.request_id for seq in now.behind}:
             raise ValueError("preempt: a step is being composed; its victims are the scheduler's to choose")
-        wanted, queues = set(request_ids), self._queues
         stopped = [seq for seq in queues.running if seq.request.request_id in wanted]
-        queues.running = [seq for seq in queues.running if seq.request.request_id not in wanted]
+        queues.running[:] = [seq for seq in queues.running if seq.request.request_id not in wanted]
         for seq in reversed(stopped):
             preempt(seq, queues, self.tables)
+            if now is not None:
+                now.preempted.append(seq)
         return stopped
+
+    def shortage(self, n_blocks: int, block_bytes: int) -> Shortage:
+        """Say what could be given up while the engine is asked for ``n_blocks`` blocks without content."""
+        spared, behind = (self._now.spared, self._now.behind) if self._now else (frozenset[int](), ())
+        idle = (each for each in self.pool.idle() if each[0] not in spared)
+        newest = islice(reversed(behind), n_blocks)
+        return Shortage(
+            n_blocks=n_blocks,
+            block_tokens=self._settings.block_tokens,
+            block_bytes=block_bytes,
+            victims=tuple(Victim(block, age, self._is_reused(block)) for block, age in islice(idle, n_blocks)),
+            preemptable=tuple(Preemptable(seq.request.request_id, self.tables.n_partial(seq)) for seq in newest),
+            n_steps_left=min((_n_declared_left(seq) for seq in self._queues.running), default=None),
+            hit_rate=self._lately.hit_rate(self.pool.step),
+            queue_ns=self._lately.wait_ns,
+        )
 
     def vacate(self, range_id: RangeId) -> list[tuple[int, int]]:
         """Move every referenced block out of a lent range; (from, to) block ids in order."""
@@ -184,6 +212,22 @@ class VllmV1:
     def live(self) -> Iterable[Sequence]:
         """Every waiting and running request, in queue order."""
         return iter(self._queues)
+
+    def _is_reused(self, block: int) -> bool | None:
+        last_user = self.tables.last_users.get(block)
+        return None if self.foresees is None or last_user is None else self.foresees(last_user)
+
+    def _measure(self, scheduled: Scheduled, now_ns: int) -> None:
+        """Note what admitted requests found in the cache and how long they had waited."""
+        for seq, _ in scheduled.step.preempted:
+            self._waits_since[seq] = now_ns
+        for prefill in scheduled.step.prefills:
+            seq = prefill.seq
+            if seq.n_computed:  # it goes on
+                continue
+            if not seq.n_preemptions:
+                self._lately.looked_up(self.pool.step, prefill.n_cached, seq.request.n_prompt_tokens)
+            self._lately.waited(now_ns - self._waits_since.pop(seq, seq.request.arrival_ns))
 
     def _n_to_limit(self, seq: Sequence) -> int:
         """Further decodes before the request is passed over or as long as it may be."""
@@ -199,3 +243,8 @@ class VllmV1:
             seq.n_slots += n_more
             seq.n_computed += n_more
         self.pool.step += n_more
+
+
+def _n_declared_left(seq: Sequence) -> int:
+    """Tokens that a request may still produce, as declared."""
+    return seq.request.max_output_tokens - seq.n_output

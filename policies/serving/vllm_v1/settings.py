@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V1Settings:
-    """The settings under vLLM's own names (``block_tokens`` is its ``block_size``) but for the last three.
+    """The settings under vLLM's own names (``block_tokens`` is its ``block_size``) but for the last four.
 
     Attributes:
         max_num_batched_tokens: tokens that one step may compute; cached ones do not count.
@@ -20,6 +20,7 @@ class V1Settings:
             of attention layers only. With prefix caching they are kept in the mode that vLLM calls "align".
         reserve_full_isl: admit a request only if there are blocks for its whole prompt (newer versions of vLLM:
             ``scheduler_reserve_full_isl``, on by default); 0.15.1 looks at its first piece only.
+        asks_before_evicting: ask for relief before cached blocks are evicted (VAMP); vLLM just takes them.
 
     Raises:
         ValueError: a size is not positive, or a whole prompt might not fit into the budget.
@@ -35,6 +36,7 @@ class V1Settings:
     long_prefill_tokens: int = 0
     n_state_groups: int = 0
     reserve_full_isl: bool = False
+    asks_before_evicting: bool = False
 
     def __post_init__(self) -> None:
         for field in ("max_num_batched_tokens", "max_model_len", "block_tokens", "max_num_seqs"):

@@ -39,7 +39,11 @@ class _Table:
 
 
 class Tables:
-    """The block tables of one model's requests."""
+    """The block tables of one model's requests.
+
+    Attributes:
+        last_users: for each block the request that gave it up last, where the scheduler asks before it evicts.
+    """
 
     def __init__(self, settings: V1Settings, pool: FreeQueuePool) -> None:
         self._settings = settings
@@ -47,6 +51,7 @@ class Tables:
         self._histories = Histories()
         self._contents: dict[int, Content] = {}
         self._tables: dict[Sequence, _Table] = {}
+        self.last_users: dict[int, int] = {}
 
     def find_hits(self, seq: Sequence) -> Hits:
         """The longest cached prefix of a request without blocks; at least its last token is left to compute.
@@ -72,15 +77,15 @@ class Tables:
         return Hits(tuple(blocks))
 
     def n_missing(self, seq: Sequence, n_new: int, hits: Hits = NO_HITS) -> int:
-        """Blocks that would have to become free before the request can get ``n_new`` more tokens, 0 or less if none.
-
-        States that the request has outlived are released first, whatever comes of it (as in vLLM).
-        """
+        """Blocks that would have to become free before the request can get ``n_new`` more tokens, 0 or less if none."""
         n_before = seq.n_slots + len(hits.blocks) * self._settings.block_tokens
+        return self._n_needed(seq, n_before + n_new, hits) - self._pool.n_free
+
+    def release_outlived(self, seq: Sequence) -> None:
+        """Give up the states that no further token of a request reads: what vLLM does before it looks for blocks."""
         table = self._tables.get(seq)
         for states in table.states if table is not None else ():
-            self._pool.release(states.drop_outlived(n_before))
-        return self._n_needed(seq, n_before + n_new, hits) - self._pool.n_free
+            self._pool.release(states.drop_outlived(seq.n_slots))
 
     def n_missing_for_all(self, seq: Sequence, hits: Hits) -> int:
         """Blocks that would have to become free before all tokens of a waiting request fit, 0 or less if none."""
@@ -127,6 +132,8 @@ class Tables:
         """Give back its blocks, each group's last ones first; cached ones keep their content."""
         for blocks in self._groups(seq, self._tables.pop(seq)):
             self._pool.release(reversed(blocks))
+            if self._settings.asks_before_evicting:
+                self.last_users.update(dict.fromkeys(blocks, seq.request.request_id))
         seq.blocks = []
         seq.n_slots = 0
 

@@ -6,6 +6,7 @@ Source: vLLM 0.15.1, v1/core/sched/scheduler.py, ``schedule``, second loop.
 from __future__ import annotations
 
 from policies.serving.sequence import Sequence, State
+from policies.serving.vllm_v1.asking import ask_before_evicting
 from policies.serving.vllm_v1.chunks import n_to_begin
 from policies.serving.vllm_v1.queues import Composition, Queues
 from policies.serving.vllm_v1.tables import Hits, Tables
@@ -41,6 +42,7 @@ def _fit(now: Composition, seq: Sequence, tables: Tables) -> tuple[Hits, int] | 
         n_new = n_to_begin(seq, len(hits.blocks) * settings.block_tokens, settings, now.n_tokens_left)
         if not n_new:
             return None
+        ask_before_evicting(now, seq, n_new, tables, hits=hits)
         n_missing = tables.n_missing(seq, n_new, hits)
         if settings.reserve_full_isl:
             n_missing = max(n_missing, tables.n_missing_for_all(seq, hits))

@@ -177,8 +177,8 @@ class RecordedBackend:
         self._inner.apply(change)
         self._record.entries.append(change.ops)
 
-    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
-        self._inner.submit(lane, batch, n_steps, stop_ns)
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
+        self._inner.submit(lane, batch, n_steps, stop_ns, n_ahead)
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         report = self._inner.advance(until_ns)

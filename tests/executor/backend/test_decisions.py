@@ -34,8 +34,8 @@ class Replayed:
         for op in change.ops:
             self.table.carry_out(op)
 
-    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int) -> None:
-        del n_steps, stop_ns  # the report knows
+    def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
+        del n_steps, stop_ns, n_ahead  # the report knows
         assert all(self.table.is_mapped(lane, block) for seq, _ in batch.rows for block in seq.blocks)
         self.batches.append((lane, batch))
 
