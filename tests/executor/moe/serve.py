@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -177,7 +177,7 @@ class Served:
 
     record: Record
     journal: Recorder
-    said: dict[int, Sequence[int]]
+    said: Mapping[int, Sequence[int]]
 
 
 def serve(setting: Setting, sessions: Iterable[Session], n_at_once: int | None = None) -> Served:
