@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,9 +18,12 @@ from conf.parallel import Parallel
 from conf.run import Requests, Run, decisive, run_info
 from conf.schema import Hardware, Settings
 from conf.worlds import check_world
+from policies.moe_setup import ServedMoe, rank_shape
 from policies.serving.tenancy import TemporalSharing
+from policies.setup import ServedModel
 from policies.types import HardwareProfile, LinkProfile
 from traces.grid import differences
+from traces.session_workload import SessionWorkload
 from traces.workload import workload
 
 Configured = tuple[Settings, Mapping[str, object]]
@@ -47,7 +50,7 @@ def build(cfg: DictConfig) -> Experiment:
         ValueError, OmegaConfBaseException: a value is missing, unknown, of a wrong type or out of range.
     """
     base = held_to_schema(cfg)
-    if not base.compare or not base.lengths:
+    if not base.compare or not (base.lengths or base.sessions):
         raise ValueError("compare and lengths must each name at least one")
     base.output.folder = cfg.output.folder  # Hydra's choice; each run would work out a time stamp of its own
     runs = _told_apart(list(_runs(base)))
@@ -70,7 +73,7 @@ def _runs(base: Any) -> Iterator[Run]:
     grid = cast("dict[str, object]", OmegaConf.to_container(base.grid, resolve=True))
     cfg = base.copy()  # the one that changes: each point sets the same keys, so nothing is left of the last
     for point in points(grid):
-        for lengths in base.lengths:
+        for lengths in base.sessions or base.lengths:
             for rate in _rates(base, lengths, point):
                 for key, value in {**point, **rate}.items():
                     OmegaConf.update(cfg, key, value)
@@ -81,7 +84,11 @@ def _runs(base: Any) -> Iterator[Run]:
 
 def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
     """Changes that give each rate in turn; the narrower setting wins: one rate, rates, rates by lengths."""
-    if "arrivals.rate" in point or (not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None):
+    if (
+        base.sessions
+        or "arrivals.rate" in point
+        or (not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None)
+    ):
         return [{}]
     if not base.rates and base.rates_by_lengths and lengths not in base.rates_by_lengths:
         raise ValueError(f"rates_by_lengths has none for lengths={lengths}; add them, or set rates=[...] for all")
@@ -132,29 +139,58 @@ def _assemble(
     policy: str,
     requests: Requests | None,
 ) -> Run:
-    models = tuple(settings.mix.models.values())
+    hardware, moe = hardware_profile(settings.hardware), _served_moe(settings)
+    models = tuple(settings.mix.models.values()) if moe is None else (_rank(moe, hardware),)
     return Run(
         system=system,
         lengths=lengths,
         policy=settings.policy[policy],
-        hardware=hardware_profile(settings.hardware),
+        hardware=hardware,
         models=models,
+        moe=moe,
         tenancy=TemporalSharing(
             quantum_s=settings.tenancy.quantum_s,
             order=settings.tenancy.order,
             priorities=tuple(model.priority for model in models),
         ),
-        workload=requests
-        or workload(
-            arrivals=settings.arrivals,
-            lengths=settings.lengths[lengths],
-            settings=settings.workload,
-            seed=settings.seed,
-            shapes=[model.shape for model in models],
-        ),
+        workload=requests or _requests(settings, lengths, models),
         settings=settings,
         config=decisive(config, lengths, policy),
     )
+
+
+def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -> Requests:
+    shapes = [model.shape for model in models]
+    if settings.sessions:
+        if len(models) > 1:
+            raise ValueError(f"sessions are of one model, not of {len(models)}; choose another mix")
+        longest = settings.serving.max_model_len or shapes[0].max_context_tokens
+        return SessionWorkload(settings=settings.sessions[lengths], seed=settings.seed, max_context_tokens=longest)
+    return workload(
+        arrivals=settings.arrivals,
+        lengths=settings.lengths[lengths],
+        settings=settings.workload,
+        seed=settings.seed,
+        shapes=shapes,
+    )
+
+
+def _served_moe(settings: Settings) -> ServedMoe | None:
+    experts = settings.mix.experts
+    if experts is None:
+        return None
+    return ServedMoe(
+        shape=experts.shape,
+        n_ranks=experts.ranks.n_ranks,
+        share=experts.share,
+        activation_bytes=experts.activation_bytes,
+    )
+
+
+def _rank(moe: ServedMoe, hardware: HardwareProfile) -> ServedModel:
+    """One rank, as results name it."""
+    shape = rank_shape(moe.shape, moe.n_ranks, moe.shape.experts(moe.n_ranks, hardware.page_bytes))
+    return ServedModel(shape=shape, share=moe.share, activation_bytes=moe.activation_bytes)
 
 
 def hardware_profile(hardware: Hardware) -> HardwareProfile:

@@ -16,10 +16,14 @@ from policies.engine import Engine, Outcome
 from policies.errors import Stuck
 from policies.lane import Lane, TrueLengths
 from policies.memory.ledger import Ledger
+from policies.moe_setup import open_moe
+from policies.policy import OffloadsExperts
 from policies.setup import open_lanes, open_ledger
+from policies.vamp import Vamp
 from traces.folder import discard, is_complete
 from traces.metrics import write_summary
 from traces.results import RunWriter
+from traces.session_workload import SessionWorkload
 
 SAMPLE_EVERY_NS = 100_000_000
 """How often the use of HBM is kept, besides every change."""
@@ -90,6 +94,11 @@ def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
     Raises:
         ValueError: they do not fit, or cannot be served.
     """
+    if run.moe is not None:
+        ledger, lane = open_moe(run.moe, run.hardware, run.settings.serving, run.policy)
+        return ledger, [lane]
+    if isinstance(run.policy, OffloadsExperts):
+        raise ValueError(f"{run.system} offloads experts, and mix={run.settings.mix.name} has none")
     ledger = open_ledger(run.models, run.hardware)
     preemption = run.policy.preemption
     return ledger, open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
@@ -97,7 +106,11 @@ def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
 
 def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, writer: RunWriter) -> Engine:
     """Put a world, its memory and its schedulers together."""
-    settings = run.settings
+    settings, workload = run.settings, run.workload
+    if isinstance(run.policy, Vamp) and run.policy.foresight and isinstance(workload, SessionWorkload):
+        for lane in lanes:
+            if lane.asking is not None:
+                lane.asking.foresees = lambda request_id: workload.loop.is_continued(request_id)
     return Engine(
         lanes=lanes,
         truth=TrueLengths(),
@@ -109,4 +122,5 @@ def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backen
         journal=writer,
         leaps=settings.backend.leaps,
         use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
+        follow=workload.follow,
     )

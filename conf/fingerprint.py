@@ -52,15 +52,25 @@ def fingerprint(run: Run) -> str:
     Raises:
         OSError: its trace file or a measured table cannot be read.
     """
-    arrivals = cast("Mapping[str, object]", run.config["arrivals"])
-    path = run.settings.arrivals.path
-    trace = None if path is None else _file_digest(Path(path), Path(path).stat().st_mtime_ns)
     depends_on = {
         "system": run.system,
-        "config": {**run.config, "arrivals": {**arrivals, "path": trace}, "compute_tables": _tables_digest(run)},
+        "config": {**run.config, **_with_traces(run), "compute_tables": _tables_digest(run)},
         "program": _program(),
     }
     return sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:N_DIGITS]
+
+
+def _with_traces(run: Run) -> dict[str, object]:
+    """What arrives, with the digest of a trace file in the place of its path."""
+    if run.settings.sessions:
+        chosen = cast("Mapping[str, Mapping[str, object]]", run.config["sessions"])[run.lengths]
+        return {"sessions": {run.lengths: {**chosen, "path": _trace_digest(run.settings.sessions[run.lengths].path)}}}
+    arrivals = cast("Mapping[str, object]", run.config["arrivals"])
+    return {"arrivals": {**arrivals, "path": _trace_digest(run.settings.arrivals.path)}}
+
+
+def _trace_digest(path: str | None) -> str | None:
+    return None if path is None else _file_digest(Path(path), Path(path).stat().st_mtime_ns)
 
 
 def folder_name(run: Run) -> str:

@@ -13,10 +13,12 @@ from typing import Literal
 
 from conf.editable import CLASSES
 from conf.parallel import Parallel
+from policies.moe import MoeShape
 from policies.policy import Policy
 from policies.registry import POLICIES
 from policies.setup import ServedModel, Serving
 from traces.lengths import LengthSettings
+from traces.session_settings import SessionSettings
 from traces.sources import ArrivalSettings
 from traces.workload import WorkloadSettings
 
@@ -76,15 +78,75 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
-    """The models that share a GPU, by name; results count them in this order."""
+class Ranks:
+    """Tensor-parallel ranks of one model: see ``sim/compute/moe.py``."""
 
-    name: str
-    models: Mapping[str, ServedModel]
+    n_ranks: int
+    n_per_link: int
+    reduce_s: float
+    reduce_bytes_per_s: int
+    reduces_over_link: bool
+    splits_regions: bool
+    moe_bandwidth_share: float
+    moe_flops_share: float
+    delta_sequence_s: float
+    delta_token_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """Which experts tokens are routed to: see ``sim/compute/routing.py``.
+
+    Attributes:
+        exponent: of ``zipf``.
+        weights: of ``histogram``: how often each expert was chosen.
+    """
+
+    kind: Literal["uniform", "zipf", "histogram"] = "uniform"
+    exponent: float | None = None
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise ValueError("mix.models is empty; name at least one")
+        if (self.kind == "zipf") != (self.exponent is not None):
+            raise ValueError(f"routing.kind={self.kind}: set exponent for zipf, and for nothing else")
+        if (self.kind == "histogram") != bool(self.weights):
+            raise ValueError(f"routing.kind={self.kind}: set weights for histogram, and for nothing else")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsModel:
+    """One mixture-of-experts model on ranks.
+
+    Attributes:
+        share, activation_bytes: see ``ServedMoe``.
+    """
+
+    shape: MoeShape
+    ranks: Ranks
+    share: float
+    activation_bytes: int
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"mix.experts.share={self.share} is outside (0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """The models that share a GPU, by name; results count them in this order.
+
+    Attributes:
+        experts: in their place one mixture-of-experts model, which has its GPUs alone.
+    """
+
+    name: str
+    models: Mapping[str, ServedModel] = field(default_factory=dict[str, ServedModel])
+    experts: ExpertsModel | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.models) == (self.experts is not None):
+            raise ValueError("mix: name at least one of models, or experts and no models")
         for name, model in self.models.items():
             if not 0 < model.share <= 1:
                 raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
@@ -155,6 +217,7 @@ class Settings:
             later.
         compute: where the simulator takes compute times from: fitted constants, or measured tables.
         compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
+        sessions: closed loops by name, each a workload of its own, in the place of arrivals and lengths.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
@@ -170,6 +233,7 @@ class Settings:
     rates: tuple[float, ...]
     rates_by_lengths: Mapping[str, tuple[float, ...]]
     workload: WorkloadSettings
+    sessions: Mapping[str, SessionSettings] = field(default_factory=dict[str, SessionSettings])
     serving: Serving
     tenancy: Tenancy
     backend: BackendSettings

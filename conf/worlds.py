@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.run import Run
-from conf.schema import Settings
+from conf.schema import ExpertsModel, Settings
 from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
+from policies.policy import OffloadsExperts
 
 if TYPE_CHECKING:
     from executor.plan import Plan
@@ -35,6 +36,8 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     if world == "sim":
         _simulated(run)
         return
+    if run.moe is not None:
+        raise ValueError(f"backend.world={world} does not serve mix={run.settings.mix.name}; set backend=sim")
     from executor.factory import check
 
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
@@ -77,6 +80,8 @@ def _simulated(run: Run) -> Backend:
     from sim.factory import open_backend
 
     settings = run.settings
+    if settings.mix.experts is not None:
+        return _simulated_experts(run, settings.mix.experts)
     return open_backend(
         [model.shape for model in run.models],
         run.hardware,
@@ -86,6 +91,24 @@ def _simulated(run: Run) -> Backend:
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
+    )
+
+
+def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
+    from sim.moe_factory import open_moe_backend
+
+    hardware, policy = run.settings.hardware, run.policy
+    if run.settings.compute != "roofline":
+        raise ValueError(f"compute={run.settings.compute}: there are no tables of experts; set compute=roofline")
+    routing = asdict(experts.routing)
+    return open_moe_backend(
+        experts.shape,
+        run.hardware,
+        roofline=asdict(hardware.roofline),
+        flops_per_s=hardware.flops_per_s,
+        ranks=asdict(experts.ranks),
+        routing={key: value for key, value in routing.items() if value not in (None, ())},
+        away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
     )
 
 
