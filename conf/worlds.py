@@ -16,9 +16,11 @@ from conf.schema import ExpertsModel, Settings
 from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
+from policies.moe_setup import ServedMoe
 from policies.policy import OffloadsExperts
 
 if TYPE_CHECKING:
+    from executor.moe_plan import MoePlan
     from executor.plan import Plan
 
 
@@ -36,12 +38,15 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     if world == "sim":
         _simulated(run)
         return
-    if run.moe is not None:
-        raise ValueError(f"backend.world={world} does not serve mix={run.settings.mix.name}; set backend=sim")
-    from executor.factory import check
-
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
         raise ValueError(f"backend.world={world} has one device; set parallel.jobs=1")
+    if run.moe is not None:
+        from executor.moe_factory import check_moe
+
+        check_moe(world, _moe_plan(run, run.moe, ledger, lanes))
+        return
+    from executor.factory import check
+
     check(world, _plan(run, ledger, lanes))
 
 
@@ -54,6 +59,10 @@ def open_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> AbstractConte
     world = run.settings.backend.world
     if world == "sim":
         return nullcontext(_simulated(run))
+    if run.moe is not None:
+        from executor.moe_factory import open_moe_backend
+
+        return open_moe_backend(world, _moe_plan(run, run.moe, ledger, lanes))
     from executor.factory import open_backend
 
     return open_backend(world, _plan(run, ledger, lanes))
@@ -127,4 +136,20 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
         lendable=[range(model.shape.n_layers) if run.policy.lends else () for model in run.models],
         weights=backend.weights,
         seed=run.settings.seed,
+    )
+
+
+def _moe_plan(run: Run, moe: ServedMoe, ledger: Ledger, lanes: Sequence[Lane]) -> MoePlan:
+    from executor.moe_plan import plan_moe
+
+    backend, settings = run.settings.backend, run.settings
+    return plan_moe(
+        moe,
+        ledger,
+        lanes[0],
+        run.hardware,
+        settings.serving,
+        vmm=backend.vmm,
+        weights=backend.weights,
+        seed=settings.seed,
     )

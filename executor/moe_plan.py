@@ -10,9 +10,8 @@ from executor.memory.expert_extents import ExpertExtents
 from executor.memory.ranges import LendMode
 from executor.models.checkpoint import Checkpoint, open_checkpoint
 from executor.models.config import read_spec
-from executor.models.decode_buffers import BATCH_BUCKETS
 from executor.models.spec import DecoderSpec, moe_spec_of
-from executor.plan import DTYPES, LEND_MODES
+from executor.plan import DTYPES, LEND_MODES, max_blocks, max_rows, refuse_ahead
 from policies.lane import Lane
 from policies.memory.experts import ExpertKv, ExpertResidency, OffloadCap
 from policies.memory.ledger import Ledger
@@ -91,13 +90,7 @@ def plan_moe(
         )
     if served.n_ranks != 1:
         raise ValueError(f"model {name}: the executor serves one rank, not {served.n_ranks}; run with python -m sim")
-    if serving.async_scheduling:
-        raise ValueError("serving.async_scheduling=true: the executor launches no step ahead; set it to false")
-    if serving.max_num_seqs > max(BATCH_BUCKETS):
-        raise ValueError(
-            f"serving.max_num_seqs={serving.max_num_seqs} exceeds the {max(BATCH_BUCKETS)} sequences of the executor's "
-            "largest step; lower it"
-        )
+    refuse_ahead(serving)
     if unknown := set(weights) - {name}:
         raise ValueError(f"backend.weights names {', '.join(sorted(unknown))}; the model is {name}")
     start = experts or ExpertResidency(served.shape.experts(1, hardware.page_bytes), OffloadCap(fraction=0.0))
@@ -112,8 +105,8 @@ def plan_moe(
         hardware=hardware,
         mode=LEND_MODES[vmm],
         seed=seed,
-        max_rows=serving.max_num_seqs,
-        max_blocks=-(-(served.shape.max_context_tokens + 1) * served.shape.kv_bytes_per_token(1) // lane.block_bytes),
+        max_rows=max_rows(serving),
+        max_blocks=max_blocks(serving.max_model_len or served.shape.max_context_tokens, served.shape.block_tokens(1)),
         max_prefill_tokens=serving.max_num_batched_tokens or V1_BATCHED_TOKENS,
         torch_bytes=(part.other_pages + part.activation_pages) * hardware.page_bytes,
         checkpoint=open_checkpoint(folder) if folder else None,
