@@ -28,7 +28,7 @@ from bench.machine import gpu, machine, write
 from executor.experts.packs import ExpertTable, PackLayout, table_of
 from executor.experts.triton_grouped import FEW_ROWS, MANY_ROWS, Tiling, TritonExperts, tiling_for
 from executor.models.layout import new_region
-from executor.models.moe import Routed, route
+from executor.models.moe import Routed
 from executor.models.spec import moe_spec_of
 from policies.moe import MoeShape
 
@@ -115,13 +115,15 @@ class Bench:
             self.pack.gate_up(pack).normal_(0, 0.02)
             self.pack.down(pack).normal_(0, 0.02)
         self.tables = [table_of(self.pack, [pack]) for pack in self.packs]
-        self.bounds = torch.arange(shape.n_experts + 1, device=self.device)
 
     def measure(self, n_rows: int) -> Measured:
         """Time every candidate on rows that are routed at random."""
         router = torch.randn(self.spec.n_experts, self.hidden, dtype=self.pack.dtype, device=self.device)
         normed = torch.randn(n_rows, self.hidden, dtype=self.pack.dtype, device=self.device)
-        routed = [route(normed, router.roll(layer, 1), self.spec, self.bounds) for layer in range(N_LAYERS)]
+        routed = [
+            TritonExperts().route(normed, functional.linear(normed, router.roll(layer, 1)), self.spec)
+            for layer in range(N_LAYERS)
+        ]
         n_used = statistics.fmean(int((each.starts.diff() > 0).sum()) for each in routed)
         chosen = tiling_for(n_rows * self.spec.n_active, self.spec.n_experts)
         times: dict[str, float | None] = {}

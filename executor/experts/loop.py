@@ -9,11 +9,29 @@ from torch.nn import functional
 from executor.experts.packs import UNIT_BYTES, ExpertTable
 from executor.memory.tensors import tensor_over
 from executor.models.moe import Routed
-from executor.models.spec import ExpertSpec
+from executor.models.spec import DecoderSpec, ExpertSpec
 
 
 class LoopKernels:
     """A loop over the experts that have rows. It reads counts and addresses on the host."""
+
+    def norm_heads(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor, spec: DecoderSpec) -> None:
+        """See ``ExpertKernels``."""
+        n_heads, n_kv_heads, head_dim = spec.shape.n_heads, spec.shape.n_kv_heads, spec.shape.head_dim
+        heads = qkv.unflatten(1, (-1, head_dim))[:, : n_heads + n_kv_heads]
+        normed = functional.rms_norm(heads, (head_dim,), None, spec.norm_eps)
+        torch.mul(normed[:, :n_heads], query_norm, out=heads[:, :n_heads])
+        torch.mul(normed[:, n_heads:], key_norm, out=heads[:, n_heads:])
+
+    def route(self, normed: Tensor, logits: Tensor, spec: ExpertSpec) -> Routed:
+        """See ``ExpertKernels``."""
+        odds = functional.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        weights, chosen = odds.topk(spec.n_active, dim=-1)
+        if spec.normalises:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        ids, order = chosen.flatten().sort(stable=True)
+        starts = torch.searchsorted(ids, torch.arange(spec.n_experts + 1, device=ids.device))
+        return Routed(normed=normed, weights=weights.to(normed.dtype), order=order, starts=starts)
 
     def run(self, hidden: Tensor, routed: Routed, table: ExpertTable, spec: ExpertSpec) -> None:
         """See ``ExpertKernels``."""

@@ -19,8 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from executor.experts.packs import UNIT_BYTES, ExpertTable
+from executor.experts.triton_routing import add_up, choose_experts, norm_heads, sort_by_expert
 from executor.models.moe import Routed
-from executor.models.spec import ExpertSpec
+from executor.models.spec import DecoderSpec, ExpertSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,15 @@ FEW_ROWS = Tiling(rows=16, columns=64, depth=128, n_warps=4, n_stages=3)
 MANY_ROWS = Tiling(rows=64, columns=64, depth=64, n_warps=4, n_stages=3)
 """Prompts: each weight serves tens of rows."""
 
+HEADS_PER_PROGRAM = 4
+"""1 KiB of a row in bf16, a program of four warps: two numbers a thread and head."""
+
+SORTED_AT_ONCE = 1024
+"""Assignments that a program of four warps looks at together: eight a thread."""
+
+ADDED_AT_ONCE = 1024
+"""Columns that a program adds up: eight a thread, the widest access in bf16."""
+
 MOST_ROWS = 16
 """Mean rows of an expert up to which it is tiled as ``FEW_ROWS``."""
 
@@ -68,6 +78,42 @@ class TritonExperts:
     """
 
     tiling: Tiling | None = None
+
+    def norm_heads(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor, spec: DecoderSpec) -> None:
+        """See ``ExpertKernels``."""
+        shape = spec.shape
+        n_heads = shape.n_heads + shape.n_kv_heads
+        norm_heads[qkv.shape[0], triton.cdiv(n_heads, HEADS_PER_PROGRAM)](
+            qkv,
+            query_norm,
+            key_norm,
+            spec.norm_eps,
+            N_HEADS=shape.n_heads,
+            N_KV_HEADS=shape.n_kv_heads,
+            HEAD_DIM=shape.head_dim,
+            DIMS=triton.next_power_of_2(shape.head_dim),
+            HEADS=HEADS_PER_PROGRAM,
+        )
+
+    def route(self, normed: Tensor, logits: Tensor, spec: ExpertSpec) -> Routed:
+        """See ``ExpertKernels``."""
+        n_rows, device = logits.shape[0], logits.device
+        ids = torch.empty(n_rows, spec.n_active, dtype=torch.int32, device=device)
+        weights = torch.empty(n_rows, spec.n_active, dtype=normed.dtype, device=device)
+        choose_experts[n_rows,](
+            logits,
+            ids,
+            weights,
+            N_EXPERTS=spec.n_experts,
+            EXPERTS=triton.next_power_of_2(spec.n_experts),
+            N_ACTIVE=spec.n_active,
+            ACTIVE=triton.next_power_of_2(spec.n_active),
+            NORMALISES=spec.normalises,
+        )
+        order = torch.empty(ids.numel(), dtype=torch.int64, device=device)
+        starts = torch.empty(spec.n_experts + 1, dtype=torch.int64, device=device)
+        sort_by_expert[spec.n_experts,](ids, order, starts, ids.numel(), CHUNK=SORTED_AT_ONCE)
+        return Routed(normed=normed, weights=weights, order=order, starts=starts)
 
     def run(self, hidden: Tensor, routed: Routed, table: ExpertTable, spec: ExpertSpec) -> None:
         """See ``ExpertKernels``.
@@ -117,7 +163,9 @@ class TritonExperts:
             DEPTH=depth,
             **shared,
         )
-        hidden += said.view(n_rows, spec.n_active, width).sum(dim=1)
+        add_up[n_rows, triton.cdiv(width, ADDED_AT_ONCE)](
+            hidden, said, N_ACTIVE=spec.n_active, WIDTH=width, COLUMNS=ADDED_AT_ONCE
+        )
 
 
 def _part(size: int, at_most: int) -> int:

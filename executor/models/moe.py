@@ -6,15 +6,18 @@ Qwen3-MoE and Mixtral: RMSNorm before each half, no biases, and in Qwen3 a norm 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from executor.attention.paged import PagedAttention
 from executor.models.layout import LayerLayout
-from executor.models.spec import DecoderSpec, ExpertSpec
+from executor.models.spec import DecoderSpec
 from executor.models.step import StepInput
+
+if TYPE_CHECKING:  # it speaks of what is routed
+    from executor.experts.kernels import ExpertKernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,48 +78,21 @@ def attend_and_route(
     kv: Tensor,
     step: StepInput,
     attention: PagedAttention,
+    kernels: ExpertKernels,
     spec: DecoderSpec,
-    bounds: Tensor,
 ) -> Routed:
     """Add the attention half of a layer to the residual stream, in place, and choose the experts of every row.
 
     Args:
         hidden: (n_rows, hidden).
         kv: (n_blocks, n_layers, 2, block_tokens, n_kv_heads, head_dim).
-        bounds: (n_experts + 1,) int64: 0, 1, .. n_experts.
     """
     size, eps = (hidden.shape[1],), spec.norm_eps
     normed = functional.rms_norm(hidden, size, weights.attention_norm_weight, eps)
     qkv = functional.linear(normed, weights.qkv_weight)
     if weights.query_norm_weight is not None and weights.key_norm_weight is not None:
-        _norm_heads(qkv, weights.query_norm_weight, weights.key_norm_weight, spec)
+        kernels.norm_heads(qkv, weights.query_norm_weight, weights.key_norm_weight, spec)
     hidden.addmm_(attention.attend(qkv, kv, layer, step), weights.out_weight.t())
     normed = functional.rms_norm(hidden, size, weights.mlp_norm_weight, eps)
     assert spec.experts is not None
-    return route(normed, weights.router_weight, spec.experts, bounds)
-
-
-def route(normed: Tensor, router_weight: Tensor, experts: ExpertSpec, bounds: Tensor) -> Routed:
-    """Choose the likeliest experts of every row, and sort what they have to do.
-
-    Args:
-        normed: (n_rows, hidden).
-        router_weight: (n_experts, hidden).
-        bounds: (n_experts + 1,) int64: 0, 1, .. n_experts.
-    """
-    logits = functional.linear(normed, router_weight)
-    probabilities = functional.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    weights, chosen = probabilities.topk(experts.n_active, dim=-1)
-    if experts.normalises:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    ids, order = chosen.flatten().sort(stable=True)
-    return Routed(normed=normed, weights=weights.to(normed.dtype), order=order, starts=torch.searchsorted(ids, bounds))
-
-
-def _norm_heads(qkv: Tensor, query_norm: Tensor, key_norm: Tensor, spec: DecoderSpec) -> None:
-    """Normalise the heads of Q and K, in place; in the data type between division and scale, as transformers does."""
-    n_heads, n_kv_heads, head_dim = spec.shape.n_heads, spec.shape.n_kv_heads, spec.shape.head_dim
-    heads = qkv.unflatten(1, (-1, head_dim))[:, : n_heads + n_kv_heads]
-    normed = functional.rms_norm(heads, (head_dim,), None, spec.norm_eps)
-    torch.mul(normed[:, :n_heads], query_norm, out=heads[:, :n_heads])
-    torch.mul(normed[:, n_heads:], key_norm, out=heads[:, n_heads:])
+    return kernels.route(normed, functional.linear(normed, weights.router_weight), spec.experts)

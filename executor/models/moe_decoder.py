@@ -23,12 +23,10 @@ class MoeDecoder:
 
     Attributes:
         outer: what is before and behind the layers.
-        bounds: (n_experts + 1,) int64 on the model's device: 0, 1, .. n_experts.
     """
 
     outer: Decoder
     kernels: ExpertKernels
-    bounds: Tensor
 
     @property
     def spec(self) -> DecoderSpec:
@@ -51,7 +49,7 @@ class MoeDecoder:
 
     def attend_and_route(self, weights: MoeLayer, layer: int, hidden: Tensor, kv: Tensor, step: StepInput) -> Routed:
         """Run the first piece of a layer; see ``moe.attend_and_route``."""
-        return attend_and_route(weights, layer, hidden, kv, step, self.outer.attention, self.spec, self.bounds)
+        return attend_and_route(weights, layer, hidden, kv, step, self.outer.attention, self.kernels, self.spec)
 
     def run_experts(self, hidden: Tensor, routed: Routed, table: ExpertTable) -> None:
         """Run the second piece of a layer: add what the experts say to the residual stream, in place."""
@@ -79,6 +77,4 @@ def build_moe_decoder(
     spec: DecoderSpec, outer: OuterWeights, attention: AttentionKernels, experts: ExpertKernels
 ) -> MoeDecoder:
     """Put a decoder together on the device of its outer weights."""
-    assert spec.experts is not None
-    bounds = torch.arange(spec.experts.n_experts + 1, device=outer.token_embedding.device)
-    return MoeDecoder(build_decoder(spec, outer, attention), experts, bounds)
+    return MoeDecoder(build_decoder(spec, outer, attention), experts)

@@ -14,8 +14,9 @@ from executor.experts.loop import LoopKernels
 from executor.experts.packs import ExpertTable, PackLayout, table_of
 from executor.experts.triton_grouped import FEW_ROWS, MANY_ROWS, Tiling, TritonExperts
 from executor.models.layout import new_region
-from executor.models.moe import Routed, route
-from executor.models.spec import ExpertSpec
+from executor.models.moe import Routed
+from executor.models.spec import DecoderSpec, ExpertSpec, Family
+from policies.types import ModelShape
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CPU = torch.device("cpu")
@@ -39,7 +40,8 @@ def routed(n_rows: int, device: torch.device) -> Routed:
     normed = torch.randn(n_rows, WIDTH)
     router[2] = 0
     normed[:, 0], router[:, 0], router[2, 0] = 1, 0, -100
-    return route(normed.to(device), router.to(device), SPEC, torch.arange(SPEC.n_experts + 1, device=device))
+    routed = LoopKernels().route(normed, normed @ router.T, SPEC)
+    return there(routed, device)
 
 
 def there(each: Routed, device: torch.device) -> Routed:
@@ -91,3 +93,56 @@ def test_sizes_that_tiles_do_not_take_are_refused() -> None:
     spec = ExpertSpec(n_experts=6, n_active=2, ffn=40)
     with pytest.raises(ValueError, match="size 40 is no multiple of 16"):
         TritonExperts().run(torch.zeros(4, WIDTH, device=DEVICE), routed(4, DEVICE), table_of(PACK, packs()), spec)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_experts", "n_active", "normalises"),
+    [(1, 16, 3, True), (40, 6, 2, False), (520, 6, 2, True), (3, 8, 8, True)],  # 1,040 are more than sorted at once
+)
+def test_routing_agrees_with_the_reference(n_rows: int, n_experts: int, n_active: int, normalises: bool) -> None:
+    torch.manual_seed(6)
+    spec = ExpertSpec(n_experts=n_experts, n_active=n_active, ffn=48, normalises=normalises)
+    logits, normed = torch.randn(n_rows, n_experts), torch.randn(n_rows, WIDTH)
+    ours = TritonExperts().route(normed.to(DEVICE), logits.to(DEVICE), spec)
+    theirs = LoopKernels().route(normed, logits, spec)
+    assert torch.equal(ours.order.cpu(), theirs.order)
+    assert torch.equal(ours.starts.cpu(), theirs.starts)
+    torch.testing.assert_close(ours.weights.cpu(), theirs.weights, rtol=1e-5, atol=1e-6)
+
+
+def test_of_equally_likely_experts_the_first_are_chosen() -> None:
+    spec = ExpertSpec(n_experts=6, n_active=2, ffn=48)
+    logits = torch.tensor([[1.0, 3.0, 3.0, 3.0, 0.0, 1.0]] * 3, device=DEVICE)
+    routed = TritonExperts().route(torch.zeros(3, WIDTH, device=DEVICE), logits, spec)
+    assert routed.starts.tolist() == [0, 0, 3, 6, 6, 6, 6]
+    assert routed.order.tolist() == [0, 2, 4, 1, 3, 5]
+
+
+@pytest.mark.parametrize("head_dim", [16, 48])
+def test_norms_of_heads_agree_with_the_reference(head_dim: int) -> None:
+    torch.manual_seed(8)
+    spec = heads_spec(head_dim)
+    ours, norms = torch.randn(5, 8 * head_dim), torch.randn(2, head_dim)
+    theirs, on_device = ours.clone(), ours.to(DEVICE, copy=True)
+    LoopKernels().norm_heads(theirs, norms[0], norms[1], spec)
+    TritonExperts().norm_heads(on_device, norms[0].to(DEVICE), norms[1].to(DEVICE), spec)
+    torch.testing.assert_close(on_device.cpu(), theirs, rtol=1e-5, atol=1e-6)
+    assert torch.equal(on_device.cpu()[:, 6 * head_dim :], ours[:, 6 * head_dim :])
+
+
+def heads_spec(head_dim: int) -> DecoderSpec:
+    """Four heads and two KV heads."""
+    layer = ModelShape(
+        name="heads", n_layers=1, hidden=WIDTH, n_heads=4, n_kv_heads=2, head_dim=head_dim, ffn=48, vocab=8,
+        gated_mlp=True, layer_bytes=4, total_bytes=4, max_context_tokens=8, dtype_bytes=4,
+    )  # fmt: skip
+    return DecoderSpec(
+        shape=layer, family=Family.MOE, dtype=torch.float32, tied_head=False, experts=SPEC, norms_heads=True
+    )
+
+
+def test_one_row_with_one_expert_is_no_special_case() -> None:
+    spec = ExpertSpec(n_experts=6, n_active=1, ffn=48)
+    routed = TritonExperts().route(torch.zeros(1, WIDTH, device=DEVICE), torch.eye(6, device=DEVICE)[3:4], spec)
+    assert routed.starts.tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert routed.order.tolist() == [0]
