@@ -39,6 +39,9 @@ TELLING = frozenset(
         "traces/plots.py",
         "traces/report.py",
         "traces/runs_csv.py",
+        "traces/session_metrics.py",
+        "traces/session_turns.py",
+        "traces/sessions_csv.py",
         "traces/style.py",
         "traces/sweep_plot.py",
     }
