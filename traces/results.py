@@ -241,9 +241,22 @@ def _columns(rows: Rows) -> list[Values]:
 
 def _request_columns(rows: Rows) -> list[Values]:
     """Columns of ``RequestRow`` from the model and the facts of each sequence."""
-    model, scheduled, first_hits, number, arrival, n_prompt, n_output, max_output, first, last, finish, state, *counts, largest = zip(
-        *rows, strict=True
-    )
+    (
+        model,
+        scheduled,
+        first_hits,
+        number,
+        arrival,
+        n_prompt,
+        n_output,
+        max_output,
+        first,
+        last,
+        finish,
+        state,
+        *counts,
+        largest,
+    ) = zip(*rows, strict=True)
     spans = zip(n_output, first, last, strict=True)
     mean = [None if n < 2 or begun is None else (ended - begun) // (n - 1) for n, begun, ended in spans]
     max_gap = [None if gap is None else longest for gap, longest in zip(mean, largest, strict=True)]

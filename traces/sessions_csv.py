@@ -21,7 +21,9 @@ def write_session_tables(folders: Sequence[Path], folder: Path) -> list[Path]:
     Returns:
         The tables.
     """
-    runs = [(run, turns_of(run, settings)) for run in map(read_run, folders) if (settings := sessions_of(run.info.config))]
+    runs = [
+        (run, turns_of(run, settings)) for run in map(read_run, folders) if (settings := sessions_of(run.info.config))
+    ]
     if not runs:
         return []
     tables: dict[str, Callable[[RunTables, Turns], Iterable[Figures]]] = {

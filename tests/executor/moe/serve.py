@@ -60,10 +60,15 @@ class Setting:
     """What is served how, on which device; ``n_base_blocks``: KV blocks that the model has of its own at least."""
 
     world: World = "memfd"
-    policy: Policy = LENDS_FREELY
+    policy: Policy | None = None
     vmm: str = "range"
     n_base_blocks: int = 14
     serving: Serving = SERVING
+
+    @property
+    def lends(self) -> Policy:
+        """The policy; without one named that which lends freely, about five blocks at a time on either device."""
+        return self.policy or replace(LENDS_FREELY, increment_groups=3 if self.world == "memfd" else 1)
 
     @property
     def hardware(self) -> HardwareProfile:
@@ -79,14 +84,14 @@ class Setting:
         hardware, shape = self.hardware, shape_of(self.world)
         page, activation = hardware.page_bytes, 64 * MIB if self.world == "cuda" else MIB
         layout = shape.experts(1, page)
-        served = ServedMoe(shape=shape, n_ranks=1, share=0.99, activation_bytes=activation)
+        served = ServedMoe(shape=shape, n_ranks=1, share=0.9, activation_bytes=activation)
         ledger, lane = open_moe(
-            served, hardware, self.serving, self.policy
+            served, hardware, self.serving, self.lends
         )  # with all the KV cache that there is room for
         spare = ledger.partitions[0].kv_pages - -(-self.n_base_blocks * lane.block_bytes // page)
         served = replace(served, activation_bytes=activation + spare * page)
         assert layout.n_layers == shape.n_layers
-        return *open_moe(served, hardware, self.serving, self.policy), served
+        return *open_moe(served, hardware, self.serving, self.lends), served
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ def serve(setting: Setting, sessions: Iterable[Session], n_at_once: int | None =
         engine = Engine(
             lanes=[stage.lane],
             truth=TrueLengths(),
-            policy=setting.policy,
+            policy=setting.lends,
             tenancy=TemporalSharing(quantum_s=1.0),
             ledger=stage.ledger,
             backend=RecordedBackend(stage.staged.backend, record),

@@ -35,21 +35,24 @@ MAX_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a model; an expert's gate and up fill three pages, its down one and a half, as in Qwen3-30B-A3B."""
+    """Of a model; an expert's down fills half a page more than whole ones, so that two experts are a group, and a group
+    holds two to five KV blocks."""
 
     hidden: int
     ffn: int
+    n_heads: int
+    n_kv_heads: int
     head_dim: int
     dtype_bytes: int
 
 
-SIZES: dict[World, Size] = {"memfd": Size(32, 48, 16, 4), "cuda": Size(2048, 768, 128, 2)}
+SIZES: dict[World, Size] = {"memfd": Size(32, 48, 4, 2, 16, 4), "cuda": Size(1024, 512, 64, 32, 128, 2)}
 DTYPES = {4: torch.float32, 2: torch.bfloat16}
 
 
 def shape_of(world: World, n_layers: int = 5, n_experts: int = 16, n_active: int = 3) -> MoeShape:
-    """Qwen3-MoE's layer at a small size, or of true width."""
-    size, n_heads, n_kv_heads, vocab = SIZES[world], 4, 2, 128
+    """Qwen3-MoE's layer at a small size."""
+    size, n_heads, n_kv_heads, vocab = SIZES[world], SIZES[world].n_heads, SIZES[world].n_kv_heads, 128
     hidden, expert = size.hidden, 3 * size.hidden * size.ffn
     attention = 2 * (n_heads + n_kv_heads) * size.head_dim * hidden + 2 * size.head_dim
     layer = attention + 2 * hidden + n_experts * (hidden + expert)
