@@ -34,6 +34,8 @@ from policies.moe import MoeShape
 
 MODELS = Path(__file__).parents[1] / "conf" / "model" / "moe"
 PAGE_BYTES = 2 * 2**20
+GROUPED_MM: Callable[..., Tensor] = getattr(functional, "grouped_mm", None) or getattr(torch, "_grouped_mm")  # noqa: B009
+"""PyTorch's own; under another name before 2.10."""
 N_LAYERS = 6
 ROWS = (1, 8, 32, 64, 128, 256, 1024, 4096)
 N_REPEATS = 20
@@ -149,8 +151,8 @@ class Bench:
         ends = routed.starts[1:].to(torch.int32)
         rows = routed.normed[routed.order // self.spec.n_active]
         gate_up, down = self.pack.gate_up(self.packs[layer]), self.pack.down(self.packs[layer])
-        gate, up = functional.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, dim=1)
-        said = functional.grouped_mm(functional.silu(gate) * up, down.transpose(1, 2), offs=ends)
+        gate, up = GROUPED_MM(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, dim=1)
+        said = GROUPED_MM(functional.silu(gate) * up, down.transpose(1, 2), offs=ends)
         placed = torch.empty_like(said)
         placed[routed.order] = said * routed.weights.flatten()[routed.order, None]
         hidden += placed.view(hidden.shape[0], self.spec.n_active, -1).sum(dim=1)

@@ -30,7 +30,7 @@ fi
 
 part() {
     case $1 in
-    test) python3 -m pytest -q -p no:cacheprovider -m gpu tests/executor/experts tests/executor/moe ;;
+    test) python3 -m pytest -q -p no:cacheprovider -m gpu tests/executor/experts tests/executor/models/test_moe_on_a_gpu.py tests/executor/moe ;;
     experts | staging) python3 -m "bench.$1" --out "$out/h200_moe_$1.json" ;;
     serve)
         python3 -m executor run +experiment=exec_vamp_h200 "output.folder=$work/exec_vamp_h200" "${overrides[@]}"
