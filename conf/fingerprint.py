@@ -36,6 +36,7 @@ TELLING = frozenset(
         "conf/outcome.py",
         "traces/claims.py",
         "traces/hbm_plot.py",
+        "traces/paper_plots.py",
         "traces/plots.py",
         "traces/report.py",
         "traces/runs_csv.py",
@@ -43,7 +44,7 @@ TELLING = frozenset(
         "traces/sweep_plot.py",
     }
 )
-"""Source that no run executes: results are kept when it changes."""
+"""Source that no run executes: results are kept when it changes. All of ``conf/paper`` is such."""
 
 
 def fingerprint(run: Run) -> str:
@@ -90,7 +91,8 @@ def _sources() -> Iterator[Path]:
     root = Path(__file__).parents[1]
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
-            if path.suffix in (".py", ".json") and path.relative_to(root).as_posix() not in TELLING:
+            name = path.relative_to(root).as_posix()
+            if path.suffix in (".py", ".json") and name not in TELLING and not name.startswith("conf/paper/"):
                 yield path
 
 
