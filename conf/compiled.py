@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     if not build.is_dir():
         if find_spec("mypyc") is None:
             raise Refused("mypyc is not installed; pip install -e '.[fast]', or go on without: runs take twice as long")
-        print(f"compiling {len(files)} modules, about a minute", flush=True)
+        print(f"compiling {len(files)} modules, about a minute on two idle cores", flush=True)
         try:
             _build(build, files)
         except subprocess.CalledProcessError as failure:

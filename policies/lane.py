@@ -9,7 +9,7 @@ from policies.memory.experts import ExpertKv
 from policies.memory.layout import KvLayout
 from policies.serving.blocks import SharedBytes
 from policies.serving.estimates import StepEstimates
-from policies.serving.scheduler import Step
+from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence
 from policies.serving.vllm_v0.scheduler import VllmV0
 from policies.serving.vllm_v1.scheduler import VllmV1
@@ -65,7 +65,7 @@ class Lane:
 
     index: int
     shape: ModelShape
-    scheduler: VllmV0 | VllmV1
+    scheduler: VllmV0 | VllmV1 | Scheduler  # two that are called directly where they are compiled
     layout: KvLayout
     block_bytes: int
     priority: int | None = None

@@ -79,6 +79,11 @@ class Mirage:
         """Only whoever preempts the borrower has to know its requests."""
         return self.activation == "preempt_borrower"
 
+    @property
+    def keeps_kv_on_host(self) -> bool:
+        """Never."""
+        return False
+
     def decide(self, view: MemoryView) -> Decision:
         """Lend when short, take back when eased, reclaim when a model with lent layers becomes active."""
         return decide(self, view)

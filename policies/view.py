@@ -19,6 +19,7 @@ class Ask(Enum):
 
     RUNNING_SHORT = "a running request has no block for its next token"
     WAITING_SHORT = "the head of the waiting queue does not fit"
+    START = "nothing has been served yet"
     EVICTION = "an allocation would evict cached blocks"
     EASE = "a step boundary while something is lent"
     ACTIVATE = "another model takes its turn"
@@ -32,6 +33,7 @@ class RangeView:
     Attributes:
         n_blocks: blocks of the borrower that it holds.
         n_referenced: of these, blocks that a live request uses.
+        is_on_host: it is a unit of KV cache in host memory instead (``home`` counts on from those of the model).
     """
 
     lender: int
@@ -39,13 +41,17 @@ class RangeView:
     borrower: int
     n_blocks: int
     n_referenced: int
+    is_on_host: bool
 
-    def __init__(self, lender: int, home: int, borrower: int, n_blocks: int, n_referenced: int) -> None:
+    def __init__(
+        self, lender: int, home: int, borrower: int, n_blocks: int, n_referenced: int, is_on_host: bool = False
+    ) -> None:
         self.lender = lender
         self.home = home
         self.borrower = borrower
         self.n_blocks = n_blocks
         self.n_referenced = n_referenced
+        self.is_on_host = is_on_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,7 @@ class ModelView:
         rest_ns: the part of a decode step outside the layers (head, sampling, host).
         prefill_ns: device compute time of the prefill of one prompt of mean length; ``None`` until measured.
         weights_ns: lower bound of both: its layers read once from HBM.
+        block_bytes: K and V of one of its blocks.
         requests: running requests; empty unless the policy asks for them.
         n_empty_blocks: of the unreferenced blocks, those without content, where the scheduler tells them apart.
         experts: how many of its experts are offloaded, if the policy may offload any.
@@ -97,6 +104,7 @@ class ModelView:
     rest_ns: int
     prefill_ns: int | None
     weights_ns: int
+    block_bytes: int
     requests: tuple[RequestView, ...]
     n_empty_blocks: int
     experts: ExpertResidency | None
@@ -119,6 +127,7 @@ class ModelView:
         rest_ns: int,
         prefill_ns: int | None,
         weights_ns: int,
+        block_bytes: int,
         requests: tuple[RequestView, ...] = (),
         n_empty_blocks: int = 0,
         experts: ExpertResidency | None = None,
@@ -139,6 +148,7 @@ class ModelView:
         self.rest_ns = rest_ns
         self.prefill_ns = prefill_ns
         self.weights_ns = weights_ns
+        self.block_bytes = block_bytes
         self.requests = requests
         self.n_empty_blocks = n_empty_blocks
         self.experts = experts

@@ -43,6 +43,8 @@ def decide(settings: Mirage, view: MemoryView) -> Decision:
             return _activate(settings, view, memory)
         case Ask.IDLE:
             return _restore_idle(settings, view, memory)
+        case Ask.START:
+            return _keep(view, Reason.NOTHING, memory)
         case Ask.EVICTION:
             return _keep(view, Reason.NOTHING, memory, settings.patience_steps)
 
