@@ -26,7 +26,7 @@ class Ask(Enum):
     IDLE = "no model has work"
 
 
-@dataclass(slots=True, init=False)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class RangeView:
     """One lent home, or the last increment of experts (``home``), as a KV range of its borrower.
 
@@ -66,7 +66,7 @@ class RequestView:
     """(lender, home) of each lent range in which it has a block."""
 
 
-@dataclass(slots=True, init=False)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class ModelView:
     """One model as the server measures it.
 
@@ -154,7 +154,7 @@ class ModelView:
         self.experts = experts
 
 
-@dataclass(slots=True, init=False)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class MemoryView:
     """What a policy decides from.
 

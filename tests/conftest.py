@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -7,6 +8,10 @@ import pytest
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).parents[1]
+
+# Which is imported first decides which kind of modules the tests of this process have (``conf/compiled.py``): now, as
+# the conftest files of folders that are named on the command line come next, and options only after them.
+import_module("conf" if "--compiled" in sys.argv else "policies.engine")
 
 # A deadline measures the machine, not the code; with CI set, Hypothesis also derandomises by itself.
 settings.register_profile("hbmlab", deadline=None)
@@ -20,12 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load one kind of modules for all tests of this process: what is imported first decides (``conf/compiled.py``)."""
-    is_compiled = config.getoption("--compiled")
-    modules = [import_module(name) for name in ("conf", "policies.engine")[:: 1 if is_compiled else -1]]
-    files = [module.__file__ or "" for module in modules]
-    if is_compiled and not any(".compiled" in file for file in files):
-        raise pytest.UsageError("--compiled: the sources have changed; python -m sim compile")
+    """Refuse to test what is not there."""
+    from traces.provenance import is_compiled
+
+    if config.getoption("--compiled") and not is_compiled():
+        raise pytest.UsageError("--compiled: nothing is compiled of these sources; python -m sim compile")
 
 
 @pytest.fixture(scope="session")
