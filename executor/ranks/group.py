@@ -71,7 +71,7 @@ class TorchGroup:
         """End what is under way on the device.
 
         NCCL tells the device at once, then waits until every graph that holds a sum is gone: in a thread of its own,
-        for the graphs go later. (Source: NCCL 2.2x, init.cc, ``commDestroySync``.)
+        for the graphs go later. (Source: NCCL 2.28, src/init.cc, ``commDestroySync``.)
         """
         if isinstance(self._group, dist.ProcessGroupGloo):
             return  # each sum is waited for, and ends with its connection
