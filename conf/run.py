@@ -9,7 +9,6 @@ from typing import Protocol, cast
 
 from conf.grid import ONCE
 from conf.schema import Settings
-from policies.incoming import Follow
 from policies.moe_setup import ServedMoe
 from policies.policy import Policy
 from policies.serving.tenancy import TemporalSharing
@@ -30,11 +29,6 @@ class Requests(Protocol):
     @property
     def description(self) -> str:
         """What they are, for a person."""
-        ...
-
-    @property
-    def follow(self) -> Follow | None:
-        """What a finish brings about, if anything."""
         ...
 
     def arrivals(self) -> Iterator[Arrival]:
