@@ -28,6 +28,7 @@ from executor.attention.prefill import gather
 from executor.attention.triton_paged import GROUPED_HEADS, SINGLE_HEADS, Tiling, TritonKernels, tiling_for
 from executor.models.spec import DecoderSpec, spec_of
 from executor.models.step import Row, StepInput, compose
+from executor.profiling.steps import ragged
 from policies.types import ModelShape
 
 MODELS = Path(__file__).parents[1] / "conf" / "model"
@@ -39,11 +40,15 @@ COPY_BYTES_PER_S = 4285e9
 GRID_MODELS = ("opt_13b", "opt_30b", "llama_2_13b", "llama_3_8b")
 GRID_BATCHES = (1, 8, 64, 256)
 GRID_CONTEXTS = (128, 1024, 4096)
+RAGGED_BATCHES = (8, 16, 32, 64)
+RAGGED_CONTEXT = 450
+LONGEST = 2048
+"""Tokens of the longest context among ragged ones: OPT's and Llama 2's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One decode step of one model; ragged contexts are spread over 1..2 * context."""
+    """One decode step of one model; ragged contexts have that mean and are as uneven as a server's."""
 
     model: str
     batch: int
@@ -96,14 +101,15 @@ def tiling(text: str) -> Tiling:
 
 
 def grid(models: Sequence[str]) -> Iterator[Case]:
-    """The cases that fit into the pool, then one ragged case a model."""
+    """The cases that fit into the pool, then ragged cases."""
     for model in models:
         spec = read_spec(model)
         for batch in GRID_BATCHES:
             for context in GRID_CONTEXTS:
                 if n_layers_held(spec, batch, context) >= 2:
                     yield Case(model, batch, context, False)
-        yield Case(model, 64, 512, True)
+        for batch in RAGGED_BATCHES:
+            yield Case(model, batch, RAGGED_CONTEXT, True)
 
 
 def read_spec(model: str) -> DecoderSpec:
@@ -152,7 +158,7 @@ def step_of(case: Case, n_blocks: int) -> StepInput:
     """A decode step whose sequences have their blocks scattered over the range."""
     contexts = [case.context] * case.batch
     if case.is_ragged:
-        contexts = [1 + (2 * case.context - 1) * index // max(1, case.batch - 1) for index in range(case.batch)]
+        contexts = ragged(case.batch, case.context, LONGEST)
     free = iter(torch.randperm(n_blocks).tolist())
     rows = [
         Row(token_ids=[0], n_before=context - 1, blocks=[next(free) for _ in range(-(-context // BLOCK_TOKENS))])

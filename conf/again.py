@@ -19,10 +19,15 @@ ONE_RUN: Mapping[str, object] = {
     "variants": {},
     "rates": [],
     "rates_by_lengths": {},
-    "output": {"root": "", "folder": "", "figures": False},
+    "output": {"root": "", "folder": "", "figures": False, "page": False},
+    "timeline": {"window": []},
+    "loads": [],
+    "saturations": {},
+    "points": [],
+    "figure": None,
     "parallel": {"backend": "loky", "jobs": 1, "address": None},
 }
-"""What run.json does not keep (``conf.grid.ONCE``): it says which runs there are, not how one comes out."""
+"""What run.json does not keep (``conf.grid.ONCE``), or what a run that is done again does not leave once more."""
 
 
 def again(info: RunInfo, requests: Requests, changes: Mapping[str, object]) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,17 +13,20 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf.carry_out import open_books
 from conf.editable import editable, frozen
-from conf.grid import Point, points
+from conf.grid import ONCE, Point, points
 from conf.mistakes import one_line
+from conf.own_mix import with_own_models
 from conf.parallel import Parallel
 from conf.run import Requests, Run, decisive, run_info
 from conf.schema import Hardware, Settings
 from conf.worlds import check_world
 from policies.moe_setup import ServedMoe, rank_shape
+from policies.ranks import of_rank
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel
 from policies.types import HardwareProfile, LinkProfile
 from traces.grid import differences
+from traces.lengths import LengthSettings
 from traces.session_workload import SessionWorkload
 from traces.workload import workload
 
@@ -40,6 +44,8 @@ class Experiment:
     name: str
     parallel: Parallel
     figures: bool
+    page: bool
+    settings: Settings
     runs: tuple[Run, ...]
 
 
@@ -50,13 +56,21 @@ def build(cfg: DictConfig) -> Experiment:
         ValueError, OmegaConfBaseException: a value is missing, unknown, of a wrong type or out of range.
     """
     base = held_to_schema(cfg)
-    if not base.compare or not (base.lengths or base.sessions):
+    if not (base.compare or base.figure) or not (base.lengths or base.sessions):
         raise ValueError("compare and lengths must each name at least one")
     base.output.folder = cfg.output.folder  # Hydra's choice; each run would work out a time stamp of its own
     runs = _told_apart(list(_runs(base)))
-    shared = runs[0].settings
+    shared = runs[0].settings if runs else configured(base)[0]
     shared.parallel.require_installed()
-    return Experiment(name=shared.name, parallel=shared.parallel, figures=shared.output.figures, runs=tuple(runs))
+    output = shared.output
+    return Experiment(
+        name=shared.name,
+        parallel=shared.parallel,
+        figures=output.figures,
+        page=output.page,
+        settings=shared,
+        runs=tuple(runs),
+    )
 
 
 def _told_apart(runs: list[Run]) -> list[Run]:
@@ -69,10 +83,13 @@ def _told_apart(runs: list[Run]) -> list[Run]:
 
 
 def _runs(base: Any) -> Iterator[Run]:
-    """All runs of all points of the grid."""
+    """All runs of all points, and of all points of the grid."""
+    if not base.compare:
+        return
     grid = cast("dict[str, object]", OmegaConf.to_container(base.grid, resolve=True))
     cfg = base.copy()  # the one that changes: each point sets the same keys, so nothing is left of the last
-    for point in points(grid):
+    for named, combined in product(_named_points(base), points(grid)):
+        point = {**named, **combined}
         for lengths in base.sessions or base.lengths:
             for rate in _rates(base, lengths, point):
                 for key, value in {**point, **rate}.items():
@@ -82,14 +99,33 @@ def _runs(base: Any) -> Iterator[Run]:
                     yield _run(cfg, plain, lengths, system)
 
 
+def _named_points(base: Any) -> list[Point]:
+    """The experiment's own points; without any there is an empty one.
+
+    Raises:
+        ValueError: they do not set the same keys, or one that an experiment has only once.
+    """
+    named = cast("list[dict[str, object]]", OmegaConf.to_container(base.points, resolve=True))
+    for point in named:
+        if set(point) != set(named[0]):
+            raise ValueError(f"points: {', '.join(point)} must be the keys of every point: {', '.join(named[0])}")
+        if once := sorted({key.partition(".")[0] for key in point} & ONCE):
+            raise ValueError(f"points: an experiment has one {once[0]}; vary other keys")
+    return list(named) or [{}]
+
+
 def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
-    """Changes that give each rate in turn; the narrower setting wins: one rate, rates, rates by lengths."""
+    """Changes that give each rate in turn; the narrower setting wins: one rate, rates, loads, rates by lengths."""
     if (
         base.sessions
         or "arrivals.rate" in point
         or (not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None)
     ):
         return [{}]
+    if not base.rates and base.loads:
+        if lengths not in base.saturations:
+            raise ValueError(f"loads need saturations.{lengths}; python -m sim saturation finds it")
+        return [{"arrivals.rate": float(f"{load * base.saturations[lengths]:.4g}")} for load in base.loads]
     if not base.rates and base.rates_by_lengths and lengths not in base.rates_by_lengths:
         raise ValueError(f"rates_by_lengths has none for lengths={lengths}; add them, or set rates=[...] for all")
     rates = base.rates or base.rates_by_lengths.get(lengths, ())
@@ -98,7 +134,8 @@ def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
 
 def held_to_schema(cfg: DictConfig) -> Any:
     """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
-    return OmegaConf.merge(OmegaConf.structured(editable(Settings)), OmegaConf.to_container(cfg, enum_to_str=True))
+    plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, enum_to_str=True))
+    return OmegaConf.merge(OmegaConf.structured(editable(Settings)), with_own_models(plain))
 
 
 def configured(cfg: Any) -> Configured:
@@ -139,8 +176,13 @@ def _assemble(
     policy: str,
     requests: Requests | None,
 ) -> Run:
+    if settings.hardware.unified and settings.policy[policy].lends:
+        raise ValueError(
+            f"{system} lends, and on hardware {settings.hardware.name} host and device have one memory: nothing is "
+            "gained; compare policies that do not lend, or take another hardware"
+        )
     hardware, moe = hardware_profile(settings.hardware), _served_moe(settings)
-    models = tuple(settings.mix.models.values()) if moe is None else (_rank(moe, hardware),)
+    models = _models(settings) if moe is None else (_rank(moe, hardware),)
     return Run(
         system=system,
         lengths=lengths,
@@ -159,6 +201,12 @@ def _assemble(
     )
 
 
+def _models(settings: Settings) -> tuple[ServedModel, ...]:
+    """What one rank holds of each."""
+    n_ranks = settings.backend.ranks
+    return tuple(replace(model, shape=of_rank(model.shape, n_ranks)) for model in settings.mix.models.values())
+
+
 def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -> Requests:
     shapes = [model.shape for model in models]
     if settings.sessions:
@@ -172,6 +220,7 @@ def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -
         settings=settings.workload,
         seed=settings.seed,
         shapes=shapes,
+        lengths_by_model=_lengths_by_model(settings),
     )
 
 
@@ -193,6 +242,17 @@ def _rank(moe: ServedMoe, hardware: HardwareProfile) -> ServedModel:
     return ServedModel(shape=shape, share=moe.share, activation_bytes=moe.activation_bytes)
 
 
+def _lengths_by_model(settings: Settings) -> dict[str, LengthSettings]:
+    """By the names of the models' shapes.
+
+    Raises:
+        ValueError: the mix has no such model.
+    """
+    if unknown := sorted(set(settings.lengths_by_model) - set(settings.mix.models)):
+        raise ValueError(f"lengths_by_model: no model {unknown[0]}; there are {', '.join(settings.mix.models)}")
+    return {settings.mix.models[name].shape.name: each for name, each in settings.lengths_by_model.items()}
+
+
 def hardware_profile(hardware: Hardware) -> HardwareProfile:
     """Leave what a server knows of its machine."""
     link = hardware.link
@@ -206,4 +266,6 @@ def hardware_profile(hardware: Hardware) -> HardwareProfile:
             d2h_bytes_per_s=link.d2h_bytes_per_s,
             joint_bytes_per_s=link.joint_bytes_per_s,
         ),
+        cpu_attention_bytes_per_s=hardware.cpu.attention_bytes_per_s,
+        cpu_layer_ns=hardware.cpu.layer_ns,
     )

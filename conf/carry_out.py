@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conf.alone import alone_in
 from conf.run import Run, run_info
@@ -14,6 +15,7 @@ from conf.worlds import device_of, open_world
 from policies.backend import Backend
 from policies.engine import Engine, Outcome
 from policies.errors import Stuck
+from policies.journal import Journal
 from policies.lane import Lane, TrueLengths
 from policies.memory.ledger import Ledger
 from policies.moe_setup import open_moe
@@ -24,6 +26,9 @@ from traces.folder import discard, is_complete
 from traces.metrics import write_summary
 from traces.results import RunWriter
 from traces.session_workload import SessionWorkload
+
+if TYPE_CHECKING:
+    from traces.copies import CopyLog
 
 SAMPLE_EVERY_NS = 100_000_000
 """How often the use of HBM is kept, besides every change."""
@@ -64,7 +69,8 @@ def carry_out(run: Run, folder: Path) -> Path:
     info = replace(run_info(run), device=device_of(run))
     ledger, lanes = open_books(run)
     tables = ("requests", "gaps", *run.settings.keep)
-    with RunWriter(folder, info, tables=tables) as writer, open_world(run, ledger, lanes) as backend:
+    copies = _log_of_copies(run)
+    with RunWriter(folder, info, tables=tables) as writer, open_world(run, ledger, lanes, copies) as backend:
         engine = open_engine(run, ledger, lanes, backend, writer)
         with seldom_collected():
             outcome = engine.run(run.workload.arrivals())
@@ -74,7 +80,30 @@ def carry_out(run: Run, folder: Path) -> Path:
             left = sum(1 for lane in lanes for _ in lane.scheduler.live())
             raise Stuck(f"{run.system}: {left} requests can never run; raise the shares of the mix or the swap space")
     write_summary(folder)
+    if copies is not None:
+        _write_timeline(run, copies, folder)
     return folder
+
+
+def _log_of_copies(run: Run) -> CopyLog | None:
+    """What takes note of copies, if the run is to leave a timeline."""
+    if not run.settings.timeline.window:
+        return None
+    from traces.copies import CopyLog
+    from traces.timeline.timeline import Window
+
+    window = Window.seconds(run.settings.timeline.window)
+    return CopyLog(window.from_ns, window.until_ns)
+
+
+def _write_timeline(run: Run, copies: CopyLog, folder: Path) -> None:
+    from traces.folder import read_run
+    from traces.timeline import write
+    from traces.timeline.timeline import Window
+
+    if run.settings.backend.world == "sim":
+        copies.write(folder)
+    write.write_timeline(read_run(folder), Window.seconds(run.settings.timeline.window), folder / write.NAME)
 
 
 @contextmanager
@@ -104,7 +133,7 @@ def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
     return ledger, open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
 
 
-def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, writer: RunWriter) -> Engine:
+def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, journal: Journal) -> Engine:
     """Put a world, its memory and its schedulers together."""
     settings, workload = run.settings, run.workload
     if isinstance(run.policy, Vamp) and run.policy.foresight and isinstance(workload, SessionWorkload):
@@ -119,7 +148,7 @@ def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backen
         ledger=ledger,
         backend=backend,
         hardware=run.hardware,
-        journal=writer,
+        journal=journal,
         leaps=settings.backend.leaps,
         use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
         follow=workload.follow if isinstance(workload, SessionWorkload) else None,

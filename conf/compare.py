@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from conf.cli import Refused
 from conf.experts_csv import write_experts_csv
 from conf.fingerprint import folder_name
 from conf.grid import axes
-from conf.outcome import INDEX, tell
+from conf.outcome import INDEX, PAGE, tell, write_report_page
+from conf.paper.score import Told
 from conf.parallel import side_by_side
 from conf.run import run_info, workload_name
 from traces.claims import Result
@@ -21,10 +22,13 @@ from traces.folder import is_complete, write_json
 from traces.metrics import summary_of
 
 
-def run(experiment: Experiment, folder: Path) -> None:
+def run(experiment: Experiment, folder: Path) -> Told:
     """Carry out the runs in ``folder``, print how they compare, and draw it.
 
     Runs that the folder holds complete are not done again.
+
+    Returns:
+        What came out, with the numbers of the paper's figure if the experiment names one.
 
     Raises:
         ValueError, Stuck: as ``complete``.
@@ -35,13 +39,37 @@ def run(experiment: Experiment, folder: Path) -> None:
     write_json(folder / INDEX, {"runs": [place.folder.name for place in places]})
     _complete(experiment, places)
     results = [Result(info=run_info(place.run), summary=summary_of(place.folder)) for place in places]
-    tell(results, [place.folder for place in places], folder, figures=experiment.figures)
+    if results:
+        tell(results, [place.folder for place in places], folder, figures=experiment.figures)
     if write_experts_csv(experiment.runs, [place.folder for place in places], folder / "experts.csv"):
         print(f"wrote {folder / 'experts.csv'}")
-    if experiment.figures:
+    numbers: Mapping[str, float] = {}
+    if experiment.settings.figure is not None:
+        numbers = _as_in_the_paper(experiment, results, places, folder)
+    elif experiment.figures:
         for figure in draw(places, folder):
             print(f"drew {figure}")
+    if experiment.page:
+        write_report_page(results, [place.folder for place in places], folder / PAGE)
+        print(f"wrote {folder / PAGE}")
     print(f"results in {folder}")
+    return Told(results=results, numbers=numbers)
+
+
+def _as_in_the_paper(
+    experiment: Experiment, results: Sequence[Result], places: Sequence[Place], folder: Path
+) -> Mapping[str, float]:
+    """Draw the paper's figure, and leave its numbers."""
+    from conf.paper.figures import FIGURES, Drawn
+
+    name = experiment.settings.figure
+    assert name is not None
+    drawn = Drawn(experiment=experiment, results=results, folders=[place.folder for place in places], into=folder)
+    numbers = FIGURES[name](drawn)
+    write_json(folder / "numbers.json", numbers)
+    for key, value in numbers.items():
+        print(f"  {key}: {value:.6g}")
+    return numbers
 
 
 def _complete(experiment: Experiment, places: Sequence[Place]) -> None:
@@ -71,6 +99,8 @@ def _shown(done: Iterable[None], total: int) -> Iterable[None]:
 
 def describe(experiment: Experiment) -> str:
     """Say what runs: machine, models, each workload in a line, what varies."""
+    if not experiment.runs:
+        return f"{experiment.name}: arithmetic only"
     first = experiment.runs[0]
     models = ", ".join(f"{model.shape.name} {model.share:.0%}" for model in first.models)
     workloads = dict.fromkeys(f"  {each.lengths}: {each.workload.description}" for each in experiment.runs)

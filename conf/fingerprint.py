@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from conf.run import Run, readable_name
-from conf.worlds import tables_of
-from traces.device_tables import table_path
+from conf.worlds import table_files
 from traces.folder import SCHEMA_VERSION
 from traces.provenance import versions
 
@@ -29,14 +28,22 @@ PACKAGES = ("conf", "executor", "policies", "sim", "traces")
 
 TELLING = frozenset(
     {
+        "conf/beside.py",
         "conf/cli.py",
         "conf/cluster.py",
         "conf/compare.py",
+        "conf/described.py",
         "conf/experts_csv.py",
         "conf/gather.py",
+        "conf/list_policies.py",
         "conf/outcome.py",
+        "conf/reference.py",
+        "traces/changes.py",
         "traces/claims.py",
         "traces/hbm_plot.py",
+        "traces/interchange",
+        "traces/inspect",
+        "traces/page",
         "traces/plots.py",
         "traces/report.py",
         "traces/runs_csv.py",
@@ -45,9 +52,10 @@ TELLING = frozenset(
         "traces/sessions_csv.py",
         "traces/style.py",
         "traces/sweep_plot.py",
+        "traces/timeline",
     }
 )
-"""Source that no run executes: results are kept when it changes."""
+"""Source that no run executes, files and folders: results are kept when it changes."""
 
 
 def fingerprint(run: Run) -> str:
@@ -84,11 +92,8 @@ def folder_name(run: Run) -> str:
 
 def _tables_digest(run: Run) -> list[str] | None:
     """Digest the measured compute times of each model, if there are any."""
-    folder = tables_of(run.settings)
-    if folder is None:
-        return None
-    paths = [table_path(folder, model.shape.name) for model in run.models]
-    return [_file_digest(path, path.stat().st_mtime_ns) for path in paths]
+    paths = table_files(run)
+    return [_file_digest(path, path.stat().st_mtime_ns) for path in paths] if paths else None
 
 
 @cache
@@ -104,8 +109,12 @@ def _sources() -> Iterator[Path]:
     root = Path(__file__).parents[1]
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
-            if path.suffix in (".py", ".json") and path.relative_to(root).as_posix() not in TELLING:
+            if path.suffix in (".py", ".json") and not _only_tells(path.relative_to(root)):
                 yield path
+
+
+def _only_tells(path: Path) -> bool:
+    return not TELLING.isdisjoint(each.as_posix() for each in (path, *path.parents))
 
 
 @cache

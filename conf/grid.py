@@ -18,7 +18,12 @@ from typing import cast
 Point = Mapping[str, object]
 """One value for each dotted key."""
 
-ONCE = frozenset({"compare", "grid", "name", "output", "parallel", "rates", "rates_by_lengths", "variants"})
+ONCE = frozenset(
+    {
+        "compare", "figure", "grid", "loads", "name", "output", "parallel", "points", "rates", "rates_by_lengths",
+        "saturations", "variants",
+    }
+)  # fmt: skip
 """Keys that say which runs there are, where, and how many at a time: a run comes out the same under any of them."""
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from os.path import relpath
 from pathlib import Path
 
-from traces.claims import Claim, Result, claims_from
+from traces.claims import Claim, Result
 from traces.report import report
 from traces.runs_csv import write_runs_csv
 from traces.sessions_csv import write_session_tables
 
 INDEX = "experiment.json"
 """Names the runs of an experiment's folder in their order; there from the start."""
+
+PAGE = "report.html"
 
 
 def tell(results: Sequence[Result], folders: Sequence[Path], folder: Path, *, figures: bool) -> None:
@@ -23,7 +24,7 @@ def tell(results: Sequence[Result], folders: Sequence[Path], folder: Path, *, fi
         folders: of each run.
         figures: whether to draw.
     """
-    text = report(results, paper_claims())
+    text = report(results, paper_claims(results))
     (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
     write_runs_csv(results, [relpath(each, folder) for each in folders], folder / "runs.csv")
     print(f"\n{text}")
@@ -34,12 +35,34 @@ def tell(results: Sequence[Result], folders: Sequence[Path], folder: Path, *, fi
             print(f"drew {figure}")
 
 
-def paper_claims() -> tuple[Claim, ...]:
-    """Read the claims of the papers."""
-    import yaml
+def write_report_page(results: Sequence[Result], folders: Sequence[Path], path: Path) -> None:
+    """Write what runs have come to as one HTML file.
 
-    text = (files("conf") / "claims" / "mirage.yaml").read_text(encoding="utf-8")
-    return claims_from(yaml.safe_load(text))
+    Args:
+        folders: of each run.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    from traces.folder import read_run
+    from traces.page.page import write_page
+
+    runs = [(result, read_run(folder)) for result, folder in zip(results, folders, strict=True)]
+    try:
+        write_page(runs, path, claims=paper_claims(results))
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}; name a file that can be written") from None
+
+
+def paper_claims(results: Sequence[Result]) -> tuple[Claim, ...]:
+    """Give the claims of the papers that say something of these mixes: changes of one system against another."""
+    from conf.paper.catalog import papers, read_catalog
+
+    mixes = dict.fromkeys(result.info.mix for result in results)
+    changes = [entry for entry in read_catalog(*papers()) if entry.ours is not None and entry.ours.change]
+    return tuple(
+        entry.as_claim(mix) for mix in mixes for entry in changes if entry.ours and mix in entry.ours.where.values()
+    )
 
 
 def _draw(results: Sequence[Result], folder: Path) -> Iterator[Path]:

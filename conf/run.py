@@ -43,8 +43,8 @@ class Run:
     Attributes:
         system: the policy or variant, as ``compare`` names it.
         lengths: the name of the lengths, or of the sessions.
-        models: in the order in which results count them; of a mixture-of-experts model one rank.
-        moe: that model as it is served, if the mix has one.
+        models: in the order in which results count them; of models that are divided what one rank holds.
+        moe: the mixture-of-experts model as it is served, if the mix has one.
         settings: all of the configuration, with what this run changes in it.
         config: what of it decides how the run comes out, as JSON can hold it.
         grid: in what it differs from other runs of its system: see ``traces/grid.py``.

@@ -25,12 +25,17 @@ from traces.workload import WorkloadSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Bandwidths between host memory and HBM, and how much longer computation takes beside a copy."""
+    """Bandwidths between host memory and HBM, and by which shares computation and copies slow each other.
+
+    Attributes:
+        copy_slowdown: measured between two H200s, 0 over PCIe; 0 where it was not measured.
+    """
 
     h2d_bytes_per_s: int
     d2h_bytes_per_s: int
     joint_bytes_per_s: int
     compute_slowdown: float
+    copy_slowdown: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,8 @@ class Roofline:
     host_s: float
     host_sequence_s: float
     host_scale: float
+    moe_bandwidth_share: float = 0.82
+    moe_flops_share: float = 0.48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +71,20 @@ class Vmm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The CPU as it attends to KV cache in host memory: see ``HardwareProfile``; ``None``: not known."""
+
+    attention_bytes_per_s: int | None = None
+    layer_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A GPU and its link to host memory, every number with its source in ``conf/hardware``."""
+    """A GPU and its link to host memory, every number with its source in ``conf/hardware``.
+
+    Attributes:
+        unified: host and device share one memory, so that lending gains nothing: policies that lend are refused.
+    """
 
     name: str
     hbm_bytes: int
@@ -75,6 +94,8 @@ class Hardware:
     link: Link
     roofline: Roofline
     vmm: Vmm
+    unified: bool = False
+    cpu: Cpu = field(default_factory=Cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +158,27 @@ class Mix:
     """The models that share a GPU, by name; results count them in this order.
 
     Attributes:
-        experts: in their place one mixture-of-experts model, which has its GPUs alone.
+        of: more of them, as ``conf/own_mix.py`` reads them: names of the catalogue or Hugging Face configs, each with
+            its sizes, share and activations worked out.
+        shares: of the HBM, one for each of these; none: worked out, too.
+        memory_share: of the HBM, for all of these together (vLLM's ``gpu_memory_utilization``).
+        context_tokens: the longest request of these; ``None``: as each model has it.
+        experts: in place of models one mixture-of-experts model, which has its GPUs alone.
     """
 
     name: str
     models: Mapping[str, ServedModel] = field(default_factory=dict[str, ServedModel])
+    of: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    memory_share: float = 0.9
+    context_tokens: int | None = None
     experts: ExpertsModel | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.models) == (self.experts is not None):
-            raise ValueError("mix: name at least one of models, or experts and no models")
+        if self.experts is not None and self.models:
+            raise ValueError("mix: experts have their GPUs alone; name no models beside them")
+        if self.experts is None and not self.models:
+            raise ValueError("mix.models is empty; name at least one there, or models of the catalogue in mix.of")
         for name, model in self.models.items():
             if not 0 < model.share <= 1:
                 raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
@@ -170,12 +202,35 @@ class BackendSettings:
         vmm: how homes change hands: see ``sim/vmm.py``; the executor knows ``alias`` and ``range``.
         leaps: steps that repeat are submitted together; results are the same without.
         weights: for the executor: folders of safetensors by the name of the model; the others get random weights.
+        tier: for the executor: where the master copies of lendable layers are kept: pinned ``host`` memory, or the HBM
+            of another GPU, a ``peer``. The simulator knows the link of its hardware.
+        peer: which GPU that is, as the driver counts; on a CPU memory as large as ``hardware.hbm_bytes`` stands in.
+        ranks: for the executor: GPUs 0, 1, ... among which every model is divided (tensor parallelism); shares, HBM and
+            link are those of one, and rank r fetches from GPU ``peer`` + r.
+        rank_timeout_s: a rank that is wanted and silent for so long ends the run.
+
+    Raises:
+        ValueError: the peer is a GPU that serves, or a number is out of range.
     """
 
     world: Literal["sim", "memfd", "cuda"]
     vmm: Literal["alias", "range", "page"]
     leaps: bool
     weights: Mapping[str, str] = field(default_factory=dict[str, str])
+    tier: Literal["host", "peer"] = "host"
+    peer: int = 1
+    ranks: int = 1
+    rank_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise ValueError(f"backend.ranks={self.ranks} must be at least 1")
+        if self.rank_timeout_s <= 0:
+            raise ValueError(f"backend.rank_timeout_s={self.rank_timeout_s} must be positive")
+        if self.world == "sim" and self.ranks > 1:
+            raise ValueError(f"backend.ranks={self.ranks}: the simulator divides no dense model; run the executor")
+        if self.tier == "peer" and self.peer < self.ranks:
+            raise ValueError(f"backend.peer={self.peer}: GPU {self.peer} serves; name another one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,16 +248,33 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where results go, and whether figures are drawn from them.
+    """Where results go, and what is drawn from them.
 
     Attributes:
         root: folder in which experiments make theirs.
         folder: of this experiment. Runs that it holds complete are not done again.
+        page: whether ``report.html`` is written, too; ``python -m sim report FOLDER`` does so later.
     """
 
     root: str
     folder: str
     figures: bool
+    page: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSettings:
+    """A timeline of each run for ui.perfetto.dev: see ``traces/timeline``.
+
+    Attributes:
+        window: seconds from and until; empty: none is written. A simulated run keeps what crosses its link then.
+    """
+
+    window: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.window and (len(self.window) != 2 or not 0 <= self.window[0] < self.window[1]):
+            raise ValueError(f"timeline.window={list(self.window)} must be [FROM,UNTIL] in seconds, 0 <= FROM < UNTIL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,9 +287,20 @@ class Settings:
             only one.
         rates_by_lengths: rates for each of the lengths, unless ``rates`` are given: short requests saturate a GPU
             later.
-        compute: where the simulator takes compute times from: fitted constants, or measured tables.
-        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``.
+        loads: shares of ``saturations``: with them rates need not be given.
+        saturations: requests/s that the baseline serves at most, for each of the lengths; from
+            ``python -m sim saturation``.
         sessions: closed loops by name, each a workload of its own, in the place of arrivals and lengths.
+        lengths_by_model: lengths of models, by their names in the mix, that differ from the run's.
+        points: changes to the configuration, by dotted key, each of which is a workload of its own.
+        figure: how the paper draws it, a name in ``conf/paper/figures.py``; with one there may be nothing to compare.
+        compute: where the simulator takes compute times from: fitted constants, measured tables, or the measured
+            operations that the package aiconfigurator-core carries (``sim/compute/op_table.py``).
+        compute_tables: folder of these tables, or of a layer profile as LLMServingSim publishes them; ``None``:
+            ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the name of a GPU there; ``None``: the one that the
+            hardware is, see ``conf/worlds.py``.
+        compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
+            each size of step: how sure is a result?
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
@@ -232,24 +315,33 @@ class Settings:
     lengths: Mapping[str, LengthSettings]
     rates: tuple[float, ...]
     rates_by_lengths: Mapping[str, tuple[float, ...]]
+    loads: tuple[float, ...] = ()
+    saturations: Mapping[str, float] = field(default_factory=dict[str, float])
+    lengths_by_model: Mapping[str, LengthSettings] = field(default_factory=dict[str, LengthSettings])
+    points: tuple[Mapping[str, object], ...] = ()
+    figure: str | None = None
     workload: WorkloadSettings
     sessions: Mapping[str, SessionSettings] = field(default_factory=dict[str, SessionSettings])
     serving: Serving
     tenancy: Tenancy
     backend: BackendSettings
-    compute: Literal["roofline", "table"] = "roofline"
+    compute: Literal["roofline", "table", "aiconfigurator"] = "roofline"
     compute_tables: str | None = None
+    compute_deviation: float = 0.0
     policy: Mapping[str, Policy] = field(metadata={CLASSES: POLICIES})
     compare: tuple[str, ...]
     variants: Mapping[str, Variant]
     grid: Mapping[str, object]
     keep: tuple[Literal["steps", "decisions", "memory"], ...]
+    timeline: TimelineSettings
     output: Output
     parallel: Parallel
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must be at least 0")
+        if not 0 <= self.compute_deviation <= 1:
+            raise ValueError(f"compute_deviation={self.compute_deviation} must be a share from 0 to 1")
         for name, variant in self.variants.items():
             if name in self.policy:
                 raise ValueError(f"variants.{name} has the name of a policy; give it another")

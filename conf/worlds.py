@@ -5,11 +5,11 @@ A world's factory is imported when it is used, so that no world needs the other'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from conf.run import Run
 from conf.schema import ExpertsModel, Settings
@@ -17,13 +17,30 @@ from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
 from policies.policy import OffloadsExperts
+from traces.device_tables import table_path
+from traces.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
     from executor.plan import Plan
+    from traces.copies import CopyLog
 
 
 TABLES = Path(__file__).parent / "tables"
 """Compute times that were measured: a folder a device, a file a model."""
+
+OPS_GPUS = {
+    "a100_80": "a100_sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "h100_pcie80": "h100_pcie",
+    "h100_sxm": "h100_sxm",
+    "h200": "h200_sxm",
+    "h200_pcie": "h200_sxm",
+    "h200_peer": "h200_sxm",
+    "h200_sxm": "h200_sxm",
+    "l40s": "l40s",
+}
+"""Hardware by name: what aiconfigurator-core calls its GPU."""
 
 
 def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
@@ -38,6 +55,12 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
         return
     if run.moe is not None:
         raise ValueError(f"backend.world={world} does not serve mix={run.settings.mix.name}; set backend=sim")
+    if run.policy.keeps_kv_on_host:
+        (name,) = cast("Mapping[str, object]", run.config["policy"])
+        raise ValueError(
+            f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
+            "run it with python -m sim, or leave it out of compare"
+        )
     from executor.factory import check
 
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
@@ -45,15 +68,20 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     check(world, _plan(run, ledger, lanes))
 
 
-def open_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> AbstractContextManager[Backend]:
+def open_world(
+    run: Run, ledger: Ledger, lanes: Sequence[Lane], copies: CopyLog | None = None
+) -> AbstractContextManager[Backend]:
     """Open the backend that the run asks for; leaving it gives everything back.
+
+    Args:
+        copies: takes note of what crosses a simulated link.
 
     Raises:
         ValueError: it cannot be opened.
     """
     world = run.settings.backend.world
     if world == "sim":
-        return nullcontext(_simulated(run))
+        return nullcontext(_simulated(run, copies))
     from executor.factory import open_backend
 
     return open_backend(world, _plan(run, ledger, lanes))
@@ -70,13 +98,40 @@ def device_of(run: Run) -> str:
 
 
 def tables_of(settings: Settings) -> Path | None:
-    """Find the measured tables that compute times are taken from; ``None``: they come from the roofline."""
-    if settings.compute == "roofline":
+    """Find the measured tables that compute times are taken from; ``None``: they come from elsewhere."""
+    if settings.compute != "table":
         return None
     return TABLES / settings.hardware.name if settings.compute_tables is None else Path(settings.compute_tables)
 
 
-def _simulated(run: Run) -> Backend:
+def table_files(run: Run) -> list[Path]:
+    """Find the files of measured compute times that a run reads; none if they come from elsewhere."""
+    folder = tables_of(run.settings)
+    if folder is None:
+        return []
+    if is_layer_profile(folder):
+        return sorted(folder.glob("tp1/*.csv"))
+    return [table_path(folder, model.shape.name) for model in run.models]
+
+
+def ops_gpu_of(settings: Settings) -> str | None:
+    """Find the GPU whose operations aiconfigurator-core measured; ``None``: compute times come from elsewhere.
+
+    Raises:
+        ValueError: it is not known which GPU the hardware is.
+    """
+    if settings.compute != "aiconfigurator":
+        return None
+    gpu = settings.compute_tables or OPS_GPUS.get(settings.hardware.name)
+    if gpu is None:
+        raise ValueError(
+            f"compute=aiconfigurator knows no {settings.hardware.name}; set compute_tables to the GPU that is closest, "
+            "as h100_sxm or h200_sxm, or compute=roofline"
+        )
+    return gpu
+
+
+def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
     from sim.factory import open_backend
 
     settings = run.settings
@@ -88,9 +143,14 @@ def _simulated(run: Run) -> Backend:
         roofline=asdict(settings.hardware.roofline),
         flops_per_s=settings.hardware.flops_per_s,
         tables=tables_of(settings),
+        ops_gpu=ops_gpu_of(settings),
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
+        copy_slowdown=settings.hardware.link.copy_slowdown,
+        compute_deviation=settings.compute_deviation,
+        seed=settings.seed,
+        copies=copies,
     )
 
 
@@ -117,7 +177,7 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
 
     backend = run.settings.backend
     return plan(
-        run.models,
+        tuple(run.settings.mix.models.values()),
         ledger,
         [lane.layout for lane in lanes],
         run.hardware,
@@ -127,4 +187,8 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
         lendable=[range(model.shape.n_layers) if run.policy.lends else () for model in run.models],
         weights=backend.weights,
         seed=run.settings.seed,
+        tier=backend.tier,
+        peer=backend.peer,
+        n_ranks=backend.ranks,
+        rank_timeout_s=backend.rank_timeout_s,
     )

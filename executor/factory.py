@@ -10,9 +10,17 @@ import torch
 
 from executor.backend import ExecutorBackend
 from executor.clock import HostClock
-from executor.devices import World, open_driver, refuse_too_little_host_memory
+from executor.devices import (
+    World,
+    open_driver,
+    open_peer,
+    refuse_too_little_host_memory,
+    refuse_too_little_peer_memory,
+)
 from executor.lane import Watch
 from executor.plan import Plan
+from executor.ranks.processes import lead
+from executor.ranks.ranks import Ranks
 from executor.serving import Serving, open_serving
 from executor.vmm.driver import Driver, DriverError
 from policies.errors import DeviceFailed, HbmOverdrawn
@@ -33,32 +41,55 @@ def check(world: World, plan: Plan) -> None:
     Raises:
         ValueError: it cannot: what is missing, and the mend.
     """
-    open_driver(world, plan.hardware).close()
-    refuse_too_little_host_memory(plan.host_bytes)
+    for rank in reversed(range(plan.n_ranks)):  # the one that is opened last stays current
+        with closing(open_driver(world, plan.hardware, rank)):
+            if plan.tier == "peer":
+                open_peer(world, plan.hardware, plan.peer + rank, rank).close()
+                refuse_too_little_peer_memory(world, plan.hardware, plan.peer + rank, plan.peer_bytes)
+    refuse_too_little_host_memory(plan.n_ranks * plan.host_bytes)
 
 
 @contextmanager
 def open_backend(world: World, plan: Plan, *, watch: Watch | None = None) -> Generator[ExecutorBackend]:
-    """Load the models of a plan onto the device; leaving gives everything back, whatever is under way.
+    """Load the models of a plan onto the device, or onto several; leaving gives everything back, whatever is under way.
 
     Args:
         watch: sees every step, for tests.
 
     Raises:
         ValueError: the device or the host has not enough memory, or weights cannot be read; nothing is held.
-        DeviceFailed: the device failed, now or while it was used.
+        DeviceFailed: a device failed or a rank was lost, now or while it was used.
     """
     with ExitStack() as held:
         held.enter_context(_told_in_a_line())
-        driver = held.enter_context(closing(open_driver(world, plan.hardware)))
+        ranks = held.enter_context(lead(world, plan)) if plan.n_ranks > 1 else None
+        serving = held.enter_context(open_served(world, plan, ranks, watch))
+        if ranks:
+            held.enter_context(ranks.ending())
+        yield serving.backend
+
+
+@contextmanager
+def open_served(world: World, plan: Plan, ranks: Ranks | None, watch: Watch | None = None) -> Generator[Serving]:
+    """Load the models onto the device of one rank.
+
+    Raises:
+        ValueError: the device or the host has not enough memory, or weights cannot be read; nothing is held.
+    """
+    rank = ranks.rank if ranks else 0
+    with ExitStack() as held:
+        driver = held.enter_context(closing(open_driver(world, plan.hardware, rank)))
+        peer = None
+        if plan.tier == "peer":
+            peer = held.enter_context(closing(open_peer(world, plan.hardware, plan.peer + rank, rank)))
         held.enter_context(_torch_bound(driver, plan))
-        yield held.enter_context(_open(driver, plan, watch)).backend
+        yield held.enter_context(_open(driver, peer, plan, ranks, watch))
 
 
-def _open(driver: Driver, plan: Plan, watch: Watch | None) -> Serving:
+def _open(driver: Driver, peer: Driver | None, plan: Plan, ranks: Ranks | None, watch: Watch | None) -> Serving:
     refuse_too_little_host_memory(plan.host_bytes)
     try:
-        return open_serving(driver, plan, HostClock(), watch=watch)
+        return open_serving(driver, plan, HostClock(), peer=peer, watch=watch, ranks=ranks)
     except HbmOverdrawn as refused:
         raise ValueError(f"{driver.device}: {refused}") from refused
 

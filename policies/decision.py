@@ -24,6 +24,8 @@ class Reason(Enum):
     IN_USE = "every lent range is in use"
     RESHAPE = "the same loans with other cycling layers or slots"
     RECLAIM = "the model whose turn it is takes its layers back"
+    HOLD_ON_HOST = "more KV cache is held in host memory"
+    LEAVE_HOST = "KV cache comes back from host memory"
     EVICT = "cached blocks are worth less than what would spare them"
     OFFLOAD = "experts are offloaded"
     OFFLOAD_AND_EVICT = "whole increments of experts are offloaded, and the rest of the blocks evicted"

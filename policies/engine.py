@@ -117,6 +117,7 @@ class Engine:
             ValueError: arrivals go back in time.
         """
         backend, incoming = self._backend, self._incoming
+        self._relief.consult(self._lanes[0], Ask.START)
         incoming.open(arrivals)
         while True:
             if incoming.next_ns <= backend.now_ns:

@@ -45,6 +45,11 @@ class LruExperts:
         """What happens to every victim."""
         return "recompute"
 
+    @property
+    def keeps_kv_on_host(self) -> bool:
+        """Never."""
+        return False
+
     def decide(self, view: MemoryView) -> Decision:
         """Leave everything as it is."""
         return Decision(targets=tuple(Target() for _ in view.models), reason=Reason.NO_LENDING)

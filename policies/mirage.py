@@ -90,6 +90,11 @@ class Mirage:
         """Only whoever preempts the borrower has to know its requests."""
         return self.activation == "preempt_borrower"
 
+    @property
+    def keeps_kv_on_host(self) -> bool:
+        """Never."""
+        return False
+
     def decide(self, view: MemoryView) -> Decision:
         """Lend when short, take back when eased, reclaim when a model with lent layers becomes active."""
         memory = view.policy_memory if isinstance(view.policy_memory, Memory) else Memory()
@@ -102,6 +107,8 @@ class Mirage:
                 return self._activate(view, memory)
             case Ask.IDLE:
                 return self._restore_idle(view, memory)
+            case Ask.START:
+                return _keep(view, Reason.NOTHING, memory)
             case Ask.EVICTION:
                 return _keep(view, Reason.NOTHING, memory, self.patience_steps)
 

@@ -97,11 +97,13 @@ def _lane(served: ServedMoe, shape: ModelShape, serving: Serving, kv_bytes: int,
         )
     settings = v1_settings(shape, serving, block_tokens, n_state_groups=served.shape.n_state_groups, asks=asks)
     scheduler = VllmV1(settings, FreeQueuePool(kv.n_base_blocks, spares_cached=asks))
+    n_base = kv.n_base_blocks
+    layout = KvLayout(n_base_blocks=n_base, first_blocks=(0,), strides=(0,), blocks_per_home=(0,), first_host_block=0)
     return Lane(
         index=0,
         shape=shape,
         scheduler=scheduler,
-        layout=KvLayout(n_base_blocks=kv.n_base_blocks, first_blocks=(0,), strides=(0,), blocks_per_home=(0,)),
+        layout=layout,
         block_bytes=kv.block_bytes,
         asking=scheduler if asks else None,
         expert_kv=kv if asks else None,

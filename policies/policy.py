@@ -17,6 +17,7 @@ class Policy(Protocol):
         lends: whether it ever moves memory; if not, it is never asked.
         needs_requests: whether it wants the live requests in its views.
         preemption: what the scheduler does with a victim.
+        keeps_kv_on_host: whether it has running requests' KV cache in host memory: only the simulator can do that.
     """
 
     lends: ClassVar[bool]
@@ -28,6 +29,11 @@ class Policy(Protocol):
 
     @property
     def preemption(self) -> Preemption:
+        """See above."""
+        ...
+
+    @property
+    def keeps_kv_on_host(self) -> bool:
         """See above."""
         ...
 

@@ -13,7 +13,10 @@ from policies.view import MemoryView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompute:
-    """The baseline of the MIRAGE paper (section 7.1: vLLM 0.7.3). It has no settings."""
+    """The baseline of the MIRAGE paper (section 7.1: vLLM 0.7.3). It has no settings.
+
+    With several models it is the static partition: each has the share of HBM that the mix gives it, for good.
+    """
 
     lends: ClassVar[bool] = False
 
@@ -26,6 +29,11 @@ class Recompute:
     def preemption(self) -> Preemption:
         """What happens to every victim."""
         return "recompute"
+
+    @property
+    def keeps_kv_on_host(self) -> bool:
+        """Never."""
+        return False
 
     def decide(self, view: MemoryView) -> Decision:
         """Keep every layer at home."""

@@ -17,7 +17,7 @@ from policies.journal import HbmUse, Journal
 from policies.lane import Lane
 from policies.memory.experts import Offload, Reload
 from policies.memory.ledger import Ledger
-from policies.memory.ops import Lend, MoveBlocks, Op, Withdraw
+from policies.memory.ops import HoldOnHost, Lend, MoveBlocks, Op, Withdraw
 from policies.memory.residency import Target
 from policies.policy import Policy
 from policies.serving.pool import Pool
@@ -141,7 +141,7 @@ class Relief:
             lane.scheduler.preempt(decision.preempt)
         try:
             plan = self._ledger.plan(decision.targets, self._n_referenced_after(decision), decision.increments)
-            ended = [op for op in plan.ops if isinstance(op, Withdraw)]
+            ended = self._ended(plan.ops)
             self._refuse_overdrawn_budgets(ended)
             if decision.migrate:
                 self._vacate(ended)
@@ -176,9 +176,23 @@ class Relief:
                 if n_bytes > lane.budget.free_bytes:
                     raise HbmOverdrawn(f"{n_bytes} bytes would leave a KV budget with {lane.budget.free_bytes} free")
 
+    def _ended(self, ops: Seq[Op]) -> list[Withdraw]:
+        """Ranges that leave a pool: lent homes, and units on the host as if they were such."""
+        ended: list[Withdraw] = []
+        for op in ops:
+            match op:
+                case Withdraw():
+                    ended.append(op)
+                case HoldOnHost(model):
+                    n_layers = self._lanes[model].shape.n_layers
+                    ended += [Withdraw(model, n_layers + unit, model) for unit in reversed(op.ended)]
+                case _:
+                    pass
+        return ended
+
     def _range_bytes(self, op: Withdraw) -> int:
         borrower = self._lanes[op.borrower]
-        return borrower.layout.blocks_per_home[op.lender] * borrower.block_bytes
+        return borrower.scheduler.pool.lent_range((op.lender, op.home)).n_blocks * borrower.block_bytes
 
     def _vacate(self, ended: Seq[Withdraw]) -> None:
         """Move live blocks out of ranges that end, in tables and on the device: that needs no memory that is not there.
@@ -204,6 +218,8 @@ class Relief:
                 lane.scheduler.pool.add_range((lender, home), *lane.layout.range_of(lender, home))
             case Withdraw(lender, home, borrower):
                 self._lanes[borrower].scheduler.pool.remove_range((lender, home))
+            case HoldOnHost():
+                self._hold_on_host(op)
             case Offload(model, increment, _):
                 lane, experts = self._lanes[model], self._ledger.experts[model]
                 assert lane.expert_kv is not None
@@ -214,8 +230,19 @@ class Relief:
             case _:
                 pass
 
+    def _hold_on_host(self, op: HoldOnHost) -> None:
+        lane = self._lanes[op.model]
+        n_layers = lane.shape.n_layers
+        for unit in reversed(op.ended):
+            lane.scheduler.pool.remove_range((op.model, n_layers + unit))
+        for unit in op.begun:
+            assert op.after is not None
+            first = lane.layout.first_host_block + unit * op.after.unit_blocks
+            lane.scheduler.pool.add_range((op.model, n_layers + unit), first, op.after.unit_blocks)
+
     def _pool_over(self, lender: int, home: int) -> Pool:
-        if self._ledger.increments[lender]:
+        is_on_host = home >= self._lanes[lender].shape.n_layers
+        if is_on_host or self._ledger.increments[lender]:
             return self._lanes[lender].scheduler.pool
         borrower = next(loan.borrower for loan in self._ledger.residencies[lender].loans if loan.home == home)
         return self._lanes[borrower].scheduler.pool

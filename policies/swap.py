@@ -27,6 +27,11 @@ class Swap:
         """What happens to every victim."""
         return "swap"
 
+    @property
+    def keeps_kv_on_host(self) -> bool:
+        """Never."""
+        return False
+
     def decide(self, view: MemoryView) -> Decision:
         """Keep every layer at home."""
         return Decision(targets=tuple(Target() for _ in view.models), reason=Reason.NO_LENDING)

@@ -118,6 +118,11 @@ class Vamp:
         """What happens to every victim."""
         return "recompute"
 
+    @property
+    def keeps_kv_on_host(self) -> bool:
+        """Never."""
+        return False
+
     def decide(self, view: MemoryView) -> Decision:
         """Before an eviction do what is cheapest; while memory is idle let experts come back, if that is wanted."""
         match view.ask:
@@ -127,7 +132,7 @@ class Vamp:
                 return self._take_back(view, at_once=False)
             case Ask.IDLE:
                 return self._take_back(view, at_once=True)
-            case Ask.RUNNING_SHORT | Ask.WAITING_SHORT | Ask.ACTIVATE:
+            case Ask.RUNNING_SHORT | Ask.WAITING_SHORT | Ask.ACTIVATE | Ask.START:
                 return _decision(view, Reason.NOTHING)
 
     def _make_room(self, view: MemoryView) -> Decision:

@@ -16,6 +16,7 @@ class Ask(Enum):
 
     RUNNING_SHORT = "a running request has no block for its next token"
     WAITING_SHORT = "the head of the waiting queue does not fit"
+    START = "nothing has been served yet"
     EVICTION = "an allocation would evict cached blocks"
     EASE = "a step boundary while something is lent"
     ACTIVATE = "another model takes its turn"
@@ -29,6 +30,7 @@ class RangeView:
     Attributes:
         n_blocks: blocks of the borrower that it holds.
         n_referenced: of these, blocks that a live request uses.
+        is_on_host: it is a unit of KV cache in host memory instead (``home`` counts on from those of the model).
     """
 
     lender: int
@@ -36,6 +38,7 @@ class RangeView:
     borrower: int
     n_blocks: int
     n_referenced: int
+    is_on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class ModelView:
         rest_ns: the part of a decode step outside the layers (head, sampling, host).
         prefill_ns: device compute time of the prefill of one prompt of mean length; ``None`` until measured.
         weights_ns: lower bound of both: its layers read once from HBM.
+        block_bytes: K and V of one of its blocks.
         requests: running requests; empty unless the policy asks for them.
         n_empty_blocks: of the unreferenced blocks, those without content, where the scheduler tells them apart.
         experts: how many of its experts are offloaded, if the policy may offload any.
@@ -87,6 +91,7 @@ class ModelView:
     rest_ns: int
     prefill_ns: int | None
     weights_ns: int
+    block_bytes: int
     requests: tuple[RequestView, ...] = ()
     n_empty_blocks: int = 0
     experts: ExpertResidency | None = None

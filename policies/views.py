@@ -66,6 +66,16 @@ class Views:
                 n_blocks = lane.layout.blocks_per_home[lender]
                 self._lent.append(lent)
                 self._ranges.append(RangeView(lender, loan.home, loan.borrower, n_blocks, lent.n_used))
+            self._look_up_units(lender, residency)
+
+    def _look_up_units(self, model: int, residency: Residency) -> None:
+        on_host = residency.on_host
+        for unit in range(0 if on_host is None else on_host.n_units):
+            assert on_host is not None
+            home = residency.n_layers + unit
+            lent = self._lanes[model].scheduler.pool.lent_range((model, home))
+            self._lent.append(lent)
+            self._ranges.append(RangeView(model, home, model, on_host.unit_blocks, lent.n_used, is_on_host=True))
 
     def _model(self, lane: Lane, is_active: bool) -> ModelView:
         scheduler, estimates, residency = lane.scheduler, lane.estimates, self._ledger.residencies[lane.index]
@@ -98,6 +108,7 @@ class Views:
             rest_ns=rest_ns,
             prefill_ns=prefill_ns,
             weights_ns=self._weights_ns[lane.index],
+            block_bytes=lane.block_bytes,
             requests=requests,
             n_empty_blocks=n_empty,
             experts=experts,
@@ -107,7 +118,7 @@ class Views:
 
 
 def _with_referenced(view: RangeView, n_referenced: int) -> RangeView:
-    return RangeView(view.lender, view.home, view.borrower, view.n_blocks, n_referenced)
+    return RangeView(view.lender, view.home, view.borrower, view.n_blocks, n_referenced, view.is_on_host)
 
 
 def _requests(lane: Lane) -> Iterator[RequestView]:

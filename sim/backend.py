@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import simpy
@@ -11,12 +12,14 @@ import simpy
 from policies.backend import Batch, Change, StepReport
 from policies.memory.experts import Offload, Reload
 from policies.memory.layout import home_pages
-from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
 from policies.types import NS_PER_S, HardwareProfile, ModelShape, Work, one_token_later
 from sim.compute.base import ComputeModel
+from sim.host_kv import HostKvCost
 from sim.link import Copy, Link
 from sim.pipeline import Pipeline
 from sim.vmm import VmmCost, VmmMode
+from traces.copies import CopyKind, CopyLog
 
 
 @dataclass(slots=True)
@@ -35,8 +38,9 @@ class SimBackend:
         computes: compute times of each model on it.
         vmm: what changing a mapping costs.
         vmm_mode: how homes change hands.
-        slowdown_ppm: how much longer computation takes beside a copy, in millionths.
+        slowdown_ppm, copy_slowdown_ppm: see ``Link``.
         static_slots: see ``Pipeline``.
+        copies: takes note of what crosses the link.
 
     Attributes:
         now_ns: the present of the simulation.
@@ -51,7 +55,9 @@ class SimBackend:
         vmm: VmmCost,
         vmm_mode: VmmMode = VmmMode.ALIAS,
         slowdown_ppm: int = 0,
+        copy_slowdown_ppm: int = 0,
         static_slots: bool = False,
+        copies: CopyLog | None = None,
     ) -> None:
         self._shapes = shapes
         self._hardware = hardware
@@ -60,10 +66,18 @@ class SimBackend:
         self._vmm_mode = vmm_mode
         self.now_ns = 0
         self._env = simpy.Environment(initial_time=0)
-        self._link = Link(hardware.link, slowdown_ppm)
+        self._link = Link(hardware.link, slowdown_ppm, copy_slowdown_ppm)
+        self._copies = copies
         self._pipelines = [
-            Pipeline([shape.layer_bytes] * shape.n_layers, self._link, static_slots=static_slots) for shape in shapes
+            Pipeline(
+                [shape.layer_bytes] * shape.n_layers,
+                self._link,
+                static_slots=static_slots,
+                told=None if copies is None else partial(self._note_fetch, copies, lane),
+            )
+            for lane, shape in enumerate(shapes)
         ]
+        self._on_host = [HostKvCost(shape, hardware) for shape in shapes]
         self._landings: list[_Landing] = []
         self._finished: StepReport | None = None
         self._busy: dict[int, int] = {}  # lane: steps under way
@@ -88,6 +102,8 @@ class SimBackend:
             case Load(model, layer, home):
                 copy = self._pipelines[model].load(layer, home, self.now_ns)
                 self._landings.append(_Landing(copy, model, layer))
+            case HoldOnHost(model, _, after):
+                self._on_host[model].held = after
             case Offload() | Reload():
                 raise ValueError(f"model {op.model} has no experts here")
             case MoveBlocks(_, moves, block_bytes):
@@ -137,7 +153,7 @@ class SimBackend:
             self._remap_ns = 0
         ready_ns = mapped_ns
         if batch.swap_out_bytes or batch.swap_in_bytes:
-            ready_ns = self._swap(batch, mapped_ns)
+            ready_ns = self._swap(lane, batch, mapped_ns)
         ran = self._steps(lane, batch.work, n_steps, ready_ns, stop_ns, host_ns)
         report = StepReport(lane, start_ns, *ran, ready_ns - mapped_ns, mapped_ns - start_ns)
         end_ns = self._behind_ns[lane] = report.ends_ns[-1]
@@ -179,14 +195,21 @@ class SimBackend:
         done.sort(key=lambda landing: landing.copy.end_ns)
         return tuple((landing.model, landing.layer) for landing in done)
 
-    def _swap(self, batch: Batch, at_ns: int) -> int:
+    def _swap(self, lane: int, batch: Batch, at_ns: int) -> int:
         """Put swapped KV on the link; when it has crossed. vLLM 0.7.3 swaps before it computes."""
         copies: list[Copy] = []
-        if batch.swap_out_bytes:
-            copies.append(self._link.d2h(batch.swap_out_bytes, at_ns))
-        if batch.swap_in_bytes:
-            copies.append(self._link.h2d(batch.swap_in_bytes, at_ns))
+        for n_bytes, way, kind in (
+            (batch.swap_out_bytes, self._link.d2h, CopyKind.SWAP_OUT),
+            (batch.swap_in_bytes, self._link.h2d, CopyKind.SWAP_IN),
+        ):
+            if n_bytes:
+                copies.append(way(n_bytes, at_ns))
+                if self._copies is not None:
+                    self._copies.note(lane, kind, None, None, n_bytes, at_ns, copies[-1])
         return max([at_ns, *(copy.end_ns for copy in copies)])  # both requested: one may postpone the other
+
+    def _note_fetch(self, copies: CopyLog, lane: int, layer: int, home: int, at_ns: int, copy: Copy) -> None:
+        copies.note(lane, CopyKind.FETCH, layer, home, self._shapes[lane].layer_bytes, at_ns, copy)
 
     def _steps(
         self, lane: int, work: Work, n_steps: int, start_ns: int, stop_ns: int, host_ns: int
@@ -200,6 +223,9 @@ class SimBackend:
             n_begun = max(0, stop_ns - start_ns) // (first_ns or 1) + 1
             if n_begun < n_steps:
                 n_steps = n_begun
+        on_host = self._on_host[lane]
+        if on_host.held is not None and work.n_decode_seqs:
+            return on_host.steps(self._pipelines[lane], compute, work, n_steps, start_ns, stop_ns, host_ns)
         layers_ns = compute.repeated_layer_ns(work, n_steps)
         ends_ns, compute_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
         return ends_ns, compute_ns, stalls_ns, [rest_ns] * len(ends_ns)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from policies.types import HardwareProfile, ModelShape
 from sim.backend import SimBackend
 from sim.compute.base import ComputeModel
+from sim.compute.op_table import op_table
+from sim.compute.perturbed import Perturbed
+from sim.compute.profile import profiled
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
+from traces.copies import CopyLog
 from traces.device_tables import read_table
+from traces.layer_profile import is_layer_profile, read_layer_profile
+from traces.op_latencies import OpLatencies
 
 MILLION = 10**6
 
@@ -23,28 +30,45 @@ def open_backend(
     roofline: Mapping[str, float],
     flops_per_s: int,
     tables: Path | None = None,
+    ops_gpu: str | None = None,
     vmm: Mapping[str, int],
     vmm_mode: str,
     compute_slowdown: float,
+    copy_slowdown: float = 0.0,
+    compute_deviation: float = 0.0,
+    seed: int = 0,
+    copies: CopyLog | None = None,
 ) -> SimBackend:
     """Make a simulated GPU that serves these models.
 
     Args:
         roofline, flops_per_s: fitted constants, see ``Roofline``.
-        tables: folder of measured compute times, taken in their place.
+        tables: folder of measured compute times, or of a layer profile, taken in their place.
+        ops_gpu: GPU whose operations aiconfigurator-core measured: see ``sim/compute/op_table.py``.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
-        compute_slowdown: share by which computation takes longer beside a copy.
+        compute_slowdown, copy_slowdown: share by which computation takes longer beside a copy, and the copy.
+        compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Perturbed``.
+        copies: takes note of what crosses the link.
 
     Raises:
         ValueError: a constant is out of range, or a model was not measured.
     """
+    computes = compute_models(
+        shapes, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables, ops_gpu=ops_gpu
+    )
+    if compute_deviation:
+        computes = [
+            Perturbed(model, compute_deviation, f"compute {seed} {index}") for index, model in enumerate(computes)
+        ]
     return SimBackend(
         shapes,
         hardware,
-        compute_models(shapes, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables),
+        computes,
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
+        copy_slowdown_ppm=round(copy_slowdown * MILLION),
+        copies=copies,
     )
 
 
@@ -55,6 +79,7 @@ def compute_models(
     roofline: Mapping[str, float],
     flops_per_s: int,
     tables: Path | None,
+    ops_gpu: str | None = None,
 ) -> list[ComputeModel]:
     """Make the source of compute times of each model: see ``open_backend``.
 
@@ -62,6 +87,16 @@ def compute_models(
         ValueError: a constant is out of range, or a model was not measured.
     """
     machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
+    if ops_gpu is not None:
+        return [_of_operations(ops_gpu, machine, shape) for shape in shapes]
     if tables is None:
         return [ModelRoofline(machine, shape) for shape in shapes]
+    if is_layer_profile(tables):
+        return [profiled(read_layer_profile(tables, 1), shape) for shape in shapes]
     return [TableModel(read_table(tables, shape)) for shape in shapes]
+
+
+@cache
+def _of_operations(gpu: str, machine: Roofline, shape: ModelShape) -> ComputeModel:
+    """The table takes a second to put together, and serves every run of a process."""
+    return TableModel(op_table(shape, machine, OpLatencies.of(gpu)))

@@ -13,7 +13,7 @@ with processes and events; the two agree to the nanosecond.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import add
 
@@ -32,12 +32,21 @@ class Pipeline:
         layer_bytes: weights of each layer.
         link: over which they are fetched.
         static_slots: see ``Homes``.
+        told: is told layer, home, request time and copy of every fetch.
     """
 
-    def __init__(self, layer_bytes: Sequence[int], link: Link, *, static_slots: bool = False) -> None:
+    def __init__(
+        self,
+        layer_bytes: Sequence[int],
+        link: Link,
+        *,
+        static_slots: bool = False,
+        told: Callable[[int, int, int, Copy], None] | None = None,
+    ) -> None:
         n_layers = len(layer_bytes)
         self._layer_bytes = tuple(layer_bytes)
         self._link = link
+        self._told = told
         self._homes = Homes(n_layers, static_slots=static_slots)
         self._fetches: list[Copy | None] = [None] * n_layers  # by home: the last copy into it
         self._last_visits = [-1] * n_layers  # by home: the last visit that was promised it as its slot
@@ -160,4 +169,6 @@ class Pipeline:
 
     def _fetch(self, layer: int, home: int, at_ns: int) -> Copy:
         fetch = self._fetches[home] = self._link.h2d(self._layer_bytes[layer], at_ns)
+        if self._told is not None:
+            self._told(layer, home, at_ns, fetch)
         return fetch

@@ -1,4 +1,4 @@
-"""``python -m traces COMMAND ...``: what is in a trace file, a file in one form, a file made from fits."""
+"""``python -m traces COMMAND ...``: trace files inspected, converted and made; runs written for other programs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from traces.cli import Command, dispatch
 
 COMMANDS = {
     "inspect": Command(
-        module="traces.inspect", summary="what a trace file is, what is in it, and everything odd about it"
+        module="traces.inspect.command", summary="what a trace file is, what is in it, and everything odd about it"
     ),
-    "convert": Command(module="traces.convert", summary="any trace file as one CSV or JSON lines"),
-    "make": Command(module="traces.make", summary="a synthetic trace from the fits that come with this package"),
+    "convert": Command(module="traces.writing.convert", summary="any trace file as one CSV or JSON lines"),
+    "make": Command(module="traces.writing.make", summary="a synthetic trace from the fits of this package"),
+    "timeline": Command(module="traces.timeline.write", summary="a window of a run, for ui.perfetto.dev"),
+    "export": Command(module="traces.interchange.export", summary="a run as vLLM's metrics, for Prometheus"),
     "formats": Command(
-        module="traces.known", summary="the formats that are read, and the rules by which odd files are"
+        module="traces.formats.command", summary="the formats that are read, and the rules by which odd files are"
     ),
 }
 

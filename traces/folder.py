@@ -179,7 +179,7 @@ def is_complete(folder: Path) -> bool:
 
 def discard(folder: Path) -> None:
     """Remove what a run that did not end well has left."""
-    for pattern in ("*.json", "*.parquet", "*.unfinished"):
+    for pattern in ("*.json", "*.json.gz", "*.parquet", "*.unfinished"):
         for path in folder.glob(pattern):
             path.unlink()
 

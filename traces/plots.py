@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Floats = npt.NDArray[np.float64]
 
-_MARKS = (("o", 500, "P50"), ("s", 990, "P99"))
+MARKS = (("o", 500, "P50"), ("s", 990, "P99"))
+"""Quantiles that are marked: the mark, thousandths, the name."""
+
 _LEAST_SHARE = 1e-4
 _MOST_POINTS = 2000
 
@@ -49,21 +51,23 @@ def latencies(runs: Sequence[RunTables], path: Path) -> None:
         by_rate.setdefault(run.info.rate_per_s, []).append(run)
     systems = lines([run.info.label for run in runs])
     title = f"{runs[0].info.mix}, {runs[0].info.workload}"
-    with panels(len(by_rate), len(_LATENCIES), path, title, share_x="col") as (figure, axes):
+    with panels(len(by_rate), len(LATENCIES), path, title, share_x="col") as (figure, axes):
         for row, group in zip(axes, by_rate.values(), strict=True):
-            for ax, latency in zip(row, _LATENCIES, strict=True):
+            for ax, latency in zip(row, LATENCIES, strict=True):
                 for run in group:
-                    _draw_tail(ax, *latency.of(run), latency.unit_ns, systems[run.info.label])
+                    draw_tail(ax, *latency.of(run), latency.unit_ns, systems[run.info.label])
                 ax.set(xscale="log", title=group[0].info.rate, xlabel=latency.label)
-            _label_shares(row)
+            label_shares(row)
         for ax in axes[0]:
             plain_ticks(ax.xaxis)
-        marks = [Line2D([], [], color="#555555", marker=mark, linestyle="", label=name) for mark, _, name in _MARKS]
+        marks = [Line2D([], [], color="#555555", marker=mark, linestyle="", label=name) for mark, _, name in MARKS]
         legend_below(figure, systems, marks)
 
 
 @dataclass(frozen=True, slots=True)
-class _Latency:
+class Latency:
+    """A latency that is drawn, and how its values are found."""
+
     label: str
     unit_ns: int
     of: Callable[[RunTables], tuple[Ints, Ints]]
@@ -85,14 +89,15 @@ def _gap(run: RunTables) -> tuple[Ints, Ints]:
     return ints(run.gaps, "gap_ns"), ints(run.gaps, "n")
 
 
-_LATENCIES = (
-    _Latency("TTFT (s)", NS_PER_S, _ttft),
-    _Latency("TBT: mean gap of a request (ms)", NS_PER_S // 1000, _mean_gap),
-    _Latency("TBT: every gap (ms)", NS_PER_S // 1000, _gap),
+LATENCIES = (
+    Latency("TTFT (s)", NS_PER_S, _ttft),
+    Latency("TBT: mean gap of a request (ms)", NS_PER_S // 1000, _mean_gap),
+    Latency("TBT: every gap (ms)", NS_PER_S // 1000, _gap),
 )
 
 
-def _draw_tail(ax: Axes, values_ns: Ints, counts: Ints, unit_ns: int, line: Line) -> None:
+def draw_tail(ax: Axes, values_ns: Ints, counts: Ints, unit_ns: int, line: Line) -> None:
+    """Draw which share of the values is at least as long as x."""
     if not counts.sum():
         return
     order = np.argsort(values_ns, kind="stable")
@@ -100,7 +105,7 @@ def _draw_tail(ax: Axes, values_ns: Ints, counts: Ints, unit_ns: int, line: Line
     at_least = 1 - (reached - counts[order]) / reached[-1]
     shown = _thinned(at_least)
     ax.step(values_ns[order][shown] / unit_ns, at_least[shown], line.dashes, where="pre", color=line.colour)
-    for mark, per_mille, _ in _MARKS:
+    for mark, per_mille, _ in MARKS:
         (at_ns,) = quantiles(values_ns, counts, (per_mille,))
         ax.plot(at_ns / unit_ns, 1 - per_mille / 1000, mark, color=line.colour, markersize=5, markeredgecolor="white")
 
@@ -112,7 +117,8 @@ def _thinned(at_least: Floats) -> Ints:
     return np.append(np.unique(bins, return_index=True)[1], len(drawn) - 1)
 
 
-def _label_shares(row: Sequence[Axes]) -> None:
+def label_shares(row: Sequence[Axes]) -> None:
+    """Write shares along the vertical axes of a row of panels."""
     for column, ax in enumerate(row):
         ax.set(yscale="log", ylim=(_LEAST_SHARE, 1.3))
         ax.set_yticks([1, 0.1, 0.01, 0.001, 0.0001], ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-_STYLE: Mapping[str, Any] = {
+STYLE: Mapping[str, Any] = {
     "figure.dpi": 150,
     "figure.constrained_layout.use": True,
     "font.size": 9,
@@ -80,7 +80,7 @@ def panels(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style: Any = dict(_STYLE)
+    style: Any = dict(STYLE)
     with rc_context(style):
         figure = Figure(figsize=(panel_inches[0] * n_columns, panel_inches[1] * n_rows + 0.8))
         axes = figure.subplots(n_rows, n_columns, squeeze=False, sharex=share_x)

@@ -7,7 +7,7 @@ Every function writes a file; the suffix of its name chooses the format.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +26,9 @@ LOG_RATIO = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Panel:
+class Panel:
+    """A figure of merit: its name in ``METRICS``, and how it is drawn."""
+
     metric: str
     label: str
     unit: float
@@ -34,15 +36,15 @@ class _Panel:
 
 
 # As in MIRAGE's figure 8; the mean gap of a request is the likeliest reading of its TBT.
-_PANELS = (
-    _Panel("mean_gap_p99", "P99 over requests\nof the mean gap (ms)", 1e6, "linear"),
-    _Panel("ttft_p99", "P99 TTFT (s)", 1e9, "log"),
-    _Panel("output_tokens_per_s", "output tokens/s", 1, "linear"),
+PANELS = (
+    Panel("mean_gap_p99", "P99 over requests\nof the mean gap (ms)", 1e6, "linear"),
+    Panel("ttft_p99", "P99 TTFT (s)", 1e9, "log"),
+    Panel("output_tokens_per_s", "output tokens/s", 1, "linear"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Axis:
+class Axis:
     """What is varied, and how runs are divided into rows of panels and into lines."""
 
     label: str
@@ -60,13 +62,7 @@ def against_rate(results: Sequence[Result], path: Path) -> None:
         results: each with a rate.
         path: of the figure.
     """
-    axis = _Axis(
-        label="requests/s",
-        of=lambda info: info.rate_per_s,
-        row=lambda info: info.workload,
-        line=lambda info: info.label,
-    )
-    _draw(results, axis, path)
+    _draw(results, along_rate(), path)
 
 
 def against_setting(results: Sequence[Result], key: str, path: Path) -> None:
@@ -80,6 +76,21 @@ def against_setting(results: Sequence[Result], key: str, path: Path) -> None:
         key: dotted; its values are numbers.
         path: of the figure.
     """
+    _draw(results, along_setting(key), path)
+
+
+def along_rate() -> Axis:
+    """Vary the arrival rate."""
+    return Axis(
+        label="requests/s",
+        of=lambda info: info.rate_per_s,
+        row=lambda info: info.workload,
+        line=lambda info: info.label,
+    )
+
+
+def along_setting(key: str) -> Axis:
+    """Vary a setting of the grid, whose values are numbers."""
 
     def others(info: RunInfo) -> RunInfo:
         return replace(info, grid={name: value for name, value in info.grid.items() if name != key})
@@ -88,13 +99,20 @@ def against_setting(results: Sequence[Result], key: str, path: Path) -> None:
         found = info.grid.get(key)
         return found if isinstance(found, int | float) else None
 
-    axis = _Axis(
+    return Axis(
         label=short_keys([key])[key],
         of=value,
         row=lambda info: f"{others(info).workload}, {info.rate}",
         line=lambda info: others(info).label,
     )
-    _draw(results, axis, path)
+
+
+def rows_of(results: Sequence[Result], axis: Axis) -> dict[tuple[str, str], list[Result]]:
+    """Divide runs by mix and by the axis's rows, in order of appearance."""
+    rows: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        rows.setdefault((result.info.mix, axis.row(result.info)), []).append(result)
+    return rows
 
 
 def numeric_keys(results: Sequence[Result]) -> list[str]:
@@ -106,25 +124,28 @@ def numeric_keys(results: Sequence[Result]) -> list[str]:
     return [key for key, found in values.items() if all(type(value) in (int, float) for value in found)]
 
 
-def _draw(results: Sequence[Result], axis: _Axis, path: Path) -> None:
+def _draw(results: Sequence[Result], axis: Axis, path: Path) -> None:
     mixes = list(dict.fromkeys(result.info.mix for result in results))
     systems = lines([axis.line(result.info) for result in results])
-    rows: dict[tuple[str, str], list[Result]] = {}
-    for result in results:
-        rows.setdefault((result.info.mix, axis.row(result.info)), []).append(result)
-    with panels(len(rows), len(_PANELS), path, ", ".join(mixes)) as (figure, axes):
+    rows = rows_of(results, axis)
+    with panels(len(rows), len(PANELS), path, ", ".join(mixes)) as (figure, axes):
         for ax_row, ((mix, name), in_row) in zip(axes, rows.items(), strict=True):
-            for ax, panel in zip(ax_row, _PANELS, strict=True):
-                for system, line in systems.items():
-                    group = [result for result in in_row if axis.line(result.info) == system]
-                    _draw_line(ax, group, axis, panel, line)
-                title = name if len(mixes) == 1 else f"{mix}, {name}"
-                ax.set(title=title, xlabel=axis.label, ylabel=panel.label, yscale=panel.scale)
-                _scale(ax, panel, [x for result in in_row if (x := axis.of(result.info)) is not None])
+            for ax, panel in zip(ax_row, PANELS, strict=True):
+                draw_panel(ax, in_row, axis, panel, systems)
+                ax.set_title(name if len(mixes) == 1 else f"{mix}, {name}")
         legend_below(figure, systems)
 
 
-def _draw_line(ax: Axes, group: Sequence[Result], axis: _Axis, panel: _Panel, line: Line) -> None:
+def draw_panel(ax: Axes, in_row: Sequence[Result], axis: Axis, panel: Panel, systems: Mapping[str, Line]) -> None:
+    """Draw one figure of merit of one row, a line for each system."""
+    for system, line in systems.items():
+        group = [result for result in in_row if axis.line(result.info) == system]
+        _draw_line(ax, group, axis, panel, line)
+    ax.set(xlabel=axis.label, ylabel=panel.label, yscale=panel.scale)
+    _scale(ax, panel, [x for result in in_row if (x := axis.of(result.info)) is not None])
+
+
+def _draw_line(ax: Axes, group: Sequence[Result], axis: Axis, panel: Panel, line: Line) -> None:
     """Draw mean values in order of x; a level line where there is no x."""
     found: dict[float | None, list[float]] = {}
     for result in group:
@@ -139,7 +160,7 @@ def _draw_line(ax: Axes, group: Sequence[Result], axis: _Axis, panel: _Panel, li
     ax.plot([x for x, _ in points], [y for _, y in points], line.dashes, color=line.colour, marker="o", markersize=4)
 
 
-def _scale(ax: Axes, panel: _Panel, xs: Sequence[float]) -> None:
+def _scale(ax: Axes, panel: Panel, xs: Sequence[float]) -> None:
     if xs and 0 < LOG_RATIO * min(xs) < max(xs):
         ax.set_xscale("log")
         plain_ticks(ax.xaxis)

@@ -15,6 +15,7 @@ from traces.counts import ModelCounts, WorkloadCounts
 from traces.formats import Pieces, TraceRow, first_tokens
 from traces.lengths import LengthSettings, lengths_of
 from traces.limits import Fitted, Limits
+from traces.phases import Phases
 from traces.settings import require_choice, require_positive
 from traces.sources import ArrivalSettings, Scaling, Source, source_of
 from traces.streams import random_stream
@@ -39,6 +40,8 @@ class WorkloadSettings:
         overlong, declared, declared_tokens: see ``Limits``.
         duration_s: the stream ends before the first request at or after it, in scaled time.
         n_requests: the stream ends with this many.
+        phase_s, phase_factors: the rate is multiplied by each factor in turn for so long, again and again; with
+            ``per_model`` model k of n is k/n of a cycle ahead. See ``traces/phases.py``.
 
     Raises:
         ValueError: a choice is unknown, a number out of range, a setting without effect.
@@ -51,8 +54,11 @@ class WorkloadSettings:
     declared_tokens: int | None = None
     duration_s: float | None = None
     n_requests: int | None = None
+    phase_s: tuple[float, ...] = ()
+    phase_factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        _ = self.phases
         require_choice("division", self.division, DIVISIONS)
         require_positive("duration_s", self.duration_s, "s")
         require_positive("n_requests", self.n_requests, "requests")
@@ -68,6 +74,13 @@ class WorkloadSettings:
     def limits(self) -> Limits:
         """The part that fits lengths to a model."""
         return Limits(overlong=self.overlong, declared=self.declared, declared_tokens=self.declared_tokens)
+
+    @property
+    def phases(self) -> Phases | None:
+        """How the rate changes; ``None``: not."""
+        if not self.phase_s and not self.phase_factors:
+            return None
+        return Phases(lasts_s=self.phase_s, factors=self.phase_factors)
 
     def shares(self, n_models: int) -> list[float]:
         """Share of the requests of each model, summing to 1.
@@ -150,6 +163,8 @@ class Workload:
             return merge(*(self._own(model) for model in range(len(self.shapes))), key=lambda arrival: arrival[0])
         arrivals = random_stream(self.seed, "arrivals")
         scaled = self.scalings[0].apply(self.source.arrivals(arrivals), random_stream(self.seed, "thinning"))
+        if (phases := self.settings.phases) is not None:
+            scaled = phases.apply(scaled)
         return ((arrival_ns, model, row) for (arrival_ns, row), model in zip(scaled, self._models(), strict=False))
 
     def _own(self, model: int) -> Iterator[Labelled]:
@@ -159,7 +174,10 @@ class Workload:
             return
         phase = model / len(self.shapes)
         arrivals = self.source.arrivals(random_stream(self.seed, "arrivals", model), phase)
-        for arrival_ns, row in scaling.apply(arrivals, random_stream(self.seed, "thinning", model)):
+        scaled = scaling.apply(arrivals, random_stream(self.seed, "thinning", model))
+        if (phases := self.settings.phases) is not None:
+            scaled = phases.apply(scaled, phase)
+        for arrival_ns, row in scaled:
             yield arrival_ns, model, row
 
     def _models(self) -> Iterator[int]:
@@ -187,6 +205,9 @@ class Workload:
         parts = [self.source.label, f"{scaled}: {self.source.mean_rate_per_s:.3f} -> {rate:.3f} requests/s"]
         if self.settings.duration_s is not None:
             parts.append(f"until {self.settings.duration_s:g} s")
+        if self.settings.phases is not None:
+            phases = zip(self.settings.phase_factors, self.settings.phase_s, strict=True)
+            parts.append("rate " + ", ".join(f"x {factor:g} for {lasts:g} s" for factor, lasts in phases))
         if self.settings.n_requests is not None:
             parts.append(f"first {self.settings.n_requests}")
         by_model = zip(self.shapes, self.settings.shares(len(self.shapes)), self.lengths, strict=True)

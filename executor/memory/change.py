@@ -9,7 +9,7 @@ from executor.memory.extents import Extents
 from executor.memory.homes import Homes, Lent, Loading, Resident, Slot, Unused
 from executor.memory.mover import HomeId
 from policies.memory.experts import Offload, Reload
-from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,8 @@ def work_out(models: Sequence[Extents], before: Sequence[Homes], ops: Sequence[O
                 cycled = homes[model].cycle(op)
                 settled += [(model, layer, home) for layer, home in _settled(homes[model], cycled)]
                 homes[model] = cycled
+            case HoldOnHost():
+                raise ValueError(f"model {op.model}: the executor keeps no KV cache of running requests on the host")
             case Offload() | Reload():
                 raise ValueError(f"model {op.model} has no experts here")
             case MoveBlocks():

@@ -15,7 +15,7 @@ from executor.models.layout import LayerLayout
 from executor.models.llama import LlamaLayer, llama_layout, run_llama_layer
 from executor.models.opt import OptLayer, opt_layout, run_opt_layer
 from executor.models.rotary import rotary_tables
-from executor.models.spec import DecoderSpec, Family
+from executor.models.spec import DecoderSpec, Family, SumRanks
 from executor.models.step import StepInput
 
 OPT_POSITION_OFFSET = 2
@@ -47,12 +47,16 @@ class Decoder:
 
     Nothing here allocates memory that outlives a call, waits for the device, or keeps state;
     all of it can be captured into CUDA graphs if the kernels can.
+
+    Args:
+        sum_ranks: where this is one rank's part of a model.
     """
 
     spec: DecoderSpec
     layout: LayerLayout
     outer: OuterWeights
     attention: PagedAttention
+    sum_ranks: SumRanks | None = None
 
     def embed(self, step: StepInput) -> Tensor:
         """Return the residual stream before the first layer: (n_rows, hidden)."""
@@ -86,9 +90,9 @@ class Decoder:
         """
         match weights:
             case OptLayer():
-                run_opt_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps)
+                run_opt_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps, self.sum_ranks)
             case LlamaLayer():
-                run_llama_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps)
+                run_llama_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps, self.sum_ranks)
 
     def logits(self, hidden: Tensor, step: StepInput) -> Tensor:
         """Return the logits of the sampled rows: (n_sampled, vocab)."""
@@ -139,8 +143,10 @@ def layer_layout(spec: DecoderSpec) -> LayerLayout:
     return layout
 
 
-def build_decoder(spec: DecoderSpec, outer: OuterWeights, kernels: AttentionKernels) -> Decoder:
+def build_decoder(
+    spec: DecoderSpec, outer: OuterWeights, kernels: AttentionKernels, sum_ranks: SumRanks | None = None
+) -> Decoder:
     """Put a decoder together on the device of its outer weights."""
     device = outer.token_embedding.device
     rotary = rotary_tables(spec, device) if spec.family is Family.LLAMA else None
-    return Decoder(spec, layer_layout(spec), outer, PagedAttention(kernels, rotary))
+    return Decoder(spec, layer_layout(spec), outer, PagedAttention(kernels, rotary), sum_ranks)

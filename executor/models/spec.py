@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 import torch
+from torch import Tensor
 
 from policies.types import ModelShape
+
+SumRanks = Callable[[Tensor], None]
+"""Replaces a tensor by its sum over tensor-parallel ranks."""
 
 
 class Family(Enum):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
+from math import log1p
 
 import torch
 
@@ -120,11 +122,19 @@ def launches(model: Specimen) -> Iterator[Timing]:
 
 
 def ragged(n_seqs: int, mean: int, longest: int) -> list[int]:
-    """Contexts from short to long with a given mean, as a server has them: 1..2 * mean - 1, or as wide as it may be."""
-    reach = min(mean - 1, longest - mean)
+    """Contexts from short to long with a given mean, as a server has them: quantiles of an exponential distribution.
+
+    Contexts that ran together over ShareGPT had a deviation of 0.76 to 0.86 of their mean, the longest 2.9 to 3.4 times
+    the mean (docs/measured, exec_single and exec_c1; those of 20 such quantiles: 0.9 and 3.7). Where the longest
+    would be longer than may be, all are drawn towards the mean alike.
+    """
     if n_seqs == 1:
         return [mean]
-    return [mean - reach + round(2 * reach * index / (n_seqs - 1)) for index in range(n_seqs)]
+    quantiles = [-log1p(-(index + 0.5) / n_seqs) for index in range(n_seqs)]
+    centre = sum(quantiles) / n_seqs
+    reach = min(mean - 1, (longest - mean) / (quantiles[-1] / centre - 1))
+    ends = [0, *(round(end) for end in accumulate(mean + reach * (each / centre - 1) for each in quantiles))]
+    return [end - begin for begin, end in pairwise(ends)]
 
 
 def _contexts(model: Specimen, n_seqs: int) -> list[int]:

@@ -30,12 +30,14 @@ class KvLayout:
         first_blocks: for each lender the id at which the range of its home 0 starts.
         strides: for each lender the ids from one home's range to the next.
         blocks_per_home: for each lender the whole blocks that one of its homes holds.
+        first_host_block: the id behind all of these: blocks in host memory follow, unit by unit.
     """
 
     n_base_blocks: int
     first_blocks: tuple[int, ...]
     strides: tuple[int, ...]
     blocks_per_home: tuple[int, ...]
+    first_host_block: int
 
     def range_of(self, lender: int, home: int) -> tuple[int, int]:
         """First block id and number of blocks of a home."""
@@ -70,7 +72,11 @@ def lay_out(
         fits.append(home_bytes // block_bytes)
         cursor += stride * lender.n_layers
     return KvLayout(
-        n_base_blocks=n_base_blocks, first_blocks=tuple(firsts), strides=tuple(strides), blocks_per_home=tuple(fits)
+        n_base_blocks=n_base_blocks,
+        first_blocks=tuple(firsts),
+        strides=tuple(strides),
+        blocks_per_home=tuple(fits),
+        first_host_block=cursor,
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from policies.errors import HbmOverdrawn
 from policies.memory.experts import ExpertResidency, Reload, move_boundaries
 from policies.memory.layout import home_pages
-from policies.memory.ops import Op, Withdraw, landed, transition
+from policies.memory.ops import HoldOnHost, Op, Withdraw, landed, transition
 from policies.memory.residency import Residency, Target
 from policies.types import GIB, HardwareProfile, ModelShape
 
@@ -111,7 +111,7 @@ class Ledger:
         experts: of models that may offload theirs, with nothing offloaded; ``None`` for the others.
 
     Attributes:
-        anything_lent: whether any home serves as KV cache.
+        anything_lent: whether any home serves as KV cache, or any KV cache lies on the host.
 
     Raises:
         ValueError: the partitions exceed the device.
@@ -148,7 +148,8 @@ class Ledger:
 
         Args:
             targets: one a model.
-            n_referenced: blocks in use in the range over (lender, home), or of (model, increment).
+            n_referenced: blocks in use in the range over (lender, home), or of (model, increment); a unit on the host
+                counts as a home behind those of its model.
             increments: wanted increments of experts, one a model; none: as they are.
 
         Raises:
@@ -171,13 +172,21 @@ class Ledger:
                 raise HbmOverdrawn(f"home {op.home} of model {op.lender} still holds {n_blocks} blocks in use")
             if isinstance(op, Reload) and (n_blocks := n_referenced(op.model, op.increment)):
                 raise HbmOverdrawn(f"increment {op.increment} of model {op.model} holds {n_blocks} blocks in use")
+            if isinstance(op, HoldOnHost):
+                self._refuse_units_in_use(op, n_referenced)
         return Plan(ops=tuple(ops), residencies=tuple(after), experts=tuple(experts))
+
+    def _refuse_units_in_use(self, op: HoldOnHost, n_referenced: Callable[[int, int], int]) -> None:
+        for unit in op.ended:
+            if n_blocks := n_referenced(op.model, self.partitions[op.model].n_layers + unit):
+                raise HbmOverdrawn(f"unit {unit} of model {op.model} on the host still holds {n_blocks} blocks in use")
 
     def commit(self, plan: Plan) -> None:
         """Enter a plan that a backend has carried out."""
         self.residencies = plan.residencies
         self.experts = plan.experts
-        self.anything_lent = any(residency.loans for residency in self.residencies) or any(self.increments)
+        held = (residency.loans or residency.on_host for residency in self.residencies)
+        self.anything_lent = any(held) or any(self.increments)
 
     def land(self, model: int, layer: int) -> tuple[Op, ...]:
         """Enter that a load has landed; the ops publish it."""

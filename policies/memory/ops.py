@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from policies.errors import HbmOverdrawn
 from policies.memory.experts import Offload, Reload
-from policies.memory.residency import Loan, Residency, Target
+from policies.memory.residency import HostKv, Loan, Residency, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,30 @@ class MoveBlocks:
     block_bytes: int
 
 
-Op = Withdraw | Cycle | Load | Lend | MoveBlocks | Offload | Reload
+@dataclass(frozen=True, slots=True)
+class HoldOnHost:
+    """From now on so much of the model's KV cache lies in host memory; units that end hold nothing in use."""
+
+    model: int
+    before: HostKv | None
+    after: HostKv | None
+
+    @property
+    def ended(self) -> range:
+        """Numbers of the units that end."""
+        return range(_n_units(self.after), _n_units(self.before))
+
+    @property
+    def begun(self) -> range:
+        """Numbers of the units that begin."""
+        return range(_n_units(self.before), _n_units(self.after))
+
+
+def _n_units(on_host: HostKv | None) -> int:
+    return 0 if on_host is None else on_host.n_units
+
+
+Op = Withdraw | Cycle | Load | Lend | MoveBlocks | Offload | Reload | HoldOnHost
 
 
 def transition(model: int, now: Residency, target: Target) -> tuple[tuple[Op, ...], Residency]:
@@ -109,12 +132,14 @@ def transition(model: int, now: Residency, target: Target) -> tuple[tuple[Op, ..
 
     homes = tuple(None if layer in entering else home for layer, home in enumerate(now.homes))
     loans = tuple(loan for loan in now.loans if loan in target.loans) + tuple(granted)
-    after = _settled(homes, slots, loans, loading)
+    after = _settled(homes, slots, loans, loading, target.on_host)
     ops: list[Op] = [Withdraw(model, loan.home, loan.borrower) for loan in ended]
     if (after.cycling, after.slots) != (now.cycling, now.slots):
         ops.append(Cycle(model, after.cycling, after.slots))
     ops += [Load(model, layer, home) for layer, home in loading[len(now.loading) :]]
     ops += [Lend(model, loan.home, loan.borrower) for loan in granted]
+    if target.on_host != now.on_host:
+        ops.append(HoldOnHost(model, now.on_host, target.on_host))
     return tuple(ops), after
 
 
@@ -127,7 +152,7 @@ def landed(model: int, now: Residency, layer: int) -> tuple[tuple[Op, ...], Resi
     home = dict(now.loading)[layer]
     homes = tuple(home if index == layer else old for index, old in enumerate(now.homes))
     loading = tuple(entry for entry in now.loading if entry[0] != layer)
-    after = _settled(homes, now.slots, now.loans, loading)
+    after = _settled(homes, now.slots, now.loans, loading, now.on_host)
     return (Cycle(model, after.cycling, after.slots),), after
 
 
@@ -136,13 +161,14 @@ def _settled(
     slots: tuple[int, ...],
     loans: tuple[Loan, ...],
     loading: tuple[tuple[int, int], ...],
+    on_host: HostKv | None,
 ) -> Residency:
     """The residency, with the last cycling layers at rest in their slots when nothing is lent or loading."""
     if loans or loading or not slots:
-        return Residency(homes=homes, slots=slots, loans=loans, loading=loading)
+        return Residency(homes=homes, slots=slots, loans=loans, loading=loading, on_host=on_host)
     cycling = [layer for layer, home in enumerate(homes) if home is None]
     in_slot = dict(_pair(cycling, slots))
-    return Residency(homes=tuple(in_slot.get(layer, home) for layer, home in enumerate(homes)))
+    return Residency(homes=tuple(in_slot.get(layer, home) for layer, home in enumerate(homes)), on_host=on_host)
 
 
 def _pair(layers: list[int], slots: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -164,5 +190,8 @@ def _refuse_impossible(now: Residency, target: Target) -> None:
         raise ValueError(f"cycling layers {target.cycling} are outside 0..{now.n_layers - 1}")
     busy_layers = {layer for layer, _ in now.loading} & set(target.cycling)
     busy_homes = {home for _, home in now.loading} & {loan.home for loan in target.loans}
+    held, wanted = now.on_host, target.on_host
+    if held is not None and wanted is not None and (held.unit_blocks, held.use) != (wanted.unit_blocks, wanted.use):
+        raise ValueError(f"KV on the host: {held} cannot become {wanted}; let it end first")
     if busy_layers or busy_homes:
         raise HbmOverdrawn(f"layers {sorted(busy_layers)} or homes {sorted(busy_homes)} are being loaded")

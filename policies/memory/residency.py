@@ -14,7 +14,44 @@ that is being loaded cycles until it has landed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
+
+
+class HostUse(Enum):
+    """How KV cache in host memory takes part in a decode step."""
+
+    EXCHANGE = "every step it comes into HBM layer by layer, and as much goes out"
+    ATTEND = "the CPU attends to it"
+    STREAM = "each layer's part is read over the link when the layer has come to it"
+
+
+@dataclass(frozen=True, slots=True)
+class HostKv:
+    """KV cache of one model that lies in host memory beside its blocks in HBM.
+
+    Args:
+        n_units: how often ``unit_blocks`` blocks of ``unit_bytes`` in total.
+        use: how it takes part in a decode step.
+
+    Raises:
+        ValueError: a number is not positive.
+    """
+
+    n_units: int
+    unit_blocks: int
+    unit_bytes: int
+    use: HostUse
+
+    def __post_init__(self) -> None:
+        for name in ("n_units", "unit_blocks", "unit_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"KV on the host: {name}={getattr(self, name)} must be at least 1; none is None")
+
+    @property
+    def n_bytes(self) -> int:
+        """All of it."""
+        return self.n_units * self.unit_bytes
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,6 +71,7 @@ class Residency:
         slots: homes through which the cycling layers take turns (MIRAGE's beta = m - alpha).
         loans: homes lent, in the order in which they were lent.
         loading: (layer, home) of layers on their way back.
+        on_host: KV cache beside all this, in host memory.
 
     Raises:
         ValueError: the homes are not a partition, or layers cycle without a slot.
@@ -43,6 +81,7 @@ class Residency:
     slots: tuple[int, ...] = ()
     loans: tuple[Loan, ...] = ()
     loading: tuple[tuple[int, int], ...] = ()
+    on_host: HostKv | None = None
 
     def __post_init__(self) -> None:
         used = [home for home in self.homes if home is not None]
@@ -83,13 +122,13 @@ class Residency:
         returning = {layer for layer, _ in self.loading}
         cycling = tuple(layer for layer in self.cycling if layer not in returning)
         if not self.loans:
-            return Target()
-        return Target(cycling=cycling, n_slots=self.n_slots, loans=self.loans)
+            return Target(on_host=self.on_host)
+        return Target(cycling=cycling, n_slots=self.n_slots, loans=self.loans, on_host=self.on_host)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a decision wants of one model: alpha loans, and m = alpha + n_slots cycling layers.
+    """What a decision wants of one model: alpha loans, m = alpha + n_slots cycling layers, and KV on the host.
 
     Nothing lent means nothing cycles: the default.
 
@@ -100,6 +139,7 @@ class Target:
     cycling: tuple[int, ...] = ()
     n_slots: int = 0
     loans: tuple[Loan, ...] = ()
+    on_host: HostKv | None = None
 
     def __post_init__(self) -> None:
         if len(self.cycling) != self.n_slots + len(self.loans):

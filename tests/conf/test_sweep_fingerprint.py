@@ -70,5 +70,5 @@ def test_no_run_executes_what_only_tells_of_runs() -> None:
     executed = done.stdout.split()
     assert str(REPOSITORY / "policies" / "engine.py") in executed
     for path in TELLING:
-        assert (REPOSITORY / path).is_file()
-        assert str(REPOSITORY / path) not in executed
+        assert (REPOSITORY / path).exists()
+        assert not any(Path(file).is_relative_to(REPOSITORY / path) for file in executed)

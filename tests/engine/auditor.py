@@ -17,7 +17,7 @@ from policies.policy import Policy
 from policies.serving.scheduler import Preemption, Scheduler, Step
 from policies.serving.sequence import Sequence, State
 from policies.types import Arrival
-from policies.view import MemoryView
+from policies.view import Ask, MemoryView, ModelView, RangeView
 from tests.engine.null_backend import NullBackend
 from tests.engine.recorder import Recorder
 from tests.engine.worlds import PAGE_BYTES, Scene
@@ -47,6 +47,10 @@ class Watched:
     @property
     def needs_requests(self) -> bool:
         return self._policy.needs_requests
+
+    @property
+    def keeps_kv_on_host(self) -> bool:
+        return self._policy.keeps_kv_on_host
 
     @property
     def preemption(self) -> Preemption:
@@ -190,6 +194,8 @@ class Auditor:
             for loan in residency.loans
             if loan.borrower == lane.index
         ]
+        if (on_host := self._watched.ledger.residencies[lane.index].on_host) is not None:
+            borrowed.append((lane.layout.first_host_block, on_host.n_units * on_host.unit_blocks))
         there = {*range(pool.n_base)}.union(*(range(first, first + n) for first, n in borrowed))
         assert len({*free}) == len(free)
         assert used.isdisjoint(free)
@@ -219,7 +225,7 @@ class Auditor:
         """Before a decision: what the policy sees is what there is."""
         scene = self._watched
         self._before = self._state()
-        assert (view.step, view.models[view.asker].is_active) == (scene.engine.n_steps, True)
+        assert (view.step, view.models[view.asker].is_active) == (scene.engine.n_steps, view.ask is not Ask.START)
         for lane, model in zip(scene.lanes, view.models, strict=True):
             pool, scheduler = lane.scheduler.pool, lane.scheduler
             assert (model.n_base_blocks, model.n_blocks) == (pool.n_base, pool.n_blocks)
@@ -228,7 +234,7 @@ class Auditor:
             assert model.residency == scene.ledger.residencies[lane.index]
             assert model.last_active_step == self._last_active_steps.get(lane.index)
         for lent in view.ranges:
-            first, n_blocks = scene.lanes[lent.borrower].layout.range_of(lent.lender, lent.home)
+            first, n_blocks = _block_range(scene.lanes[lent.borrower], lent, view.models[lent.lender])
             free = {*scene.lanes[lent.borrower].scheduler.pool.free_order()}
             assert (lent.n_blocks, lent.n_referenced) == (n_blocks, len({*range(first, first + n_blocks)} - free))
 
@@ -240,3 +246,12 @@ class Auditor:
             (seq.request.request_id, seq.state, [*seq.blocks]) for lane in scene.lanes for seq in lane.scheduler.live()
         ]
         return scene.ledger.residencies, pools, seqs
+
+
+def _block_range(lane: Lane, lent: RangeView, lender: ModelView) -> tuple[int, int]:
+    """First block id and number of blocks of a lent range, or of a unit on the host."""
+    if not lent.is_on_host:
+        return lane.layout.range_of(lent.lender, lent.home)
+    on_host, unit = lender.residency.on_host, lent.home - lender.residency.n_layers
+    assert on_host is not None
+    return lane.layout.first_host_block + unit * on_host.unit_blocks, on_host.unit_blocks

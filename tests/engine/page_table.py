@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from policies.memory.experts import Offload, Reload
 from policies.memory.layout import KvLayout
 from policies.memory.ledger import Holder, Ledger, Use
-from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Op, Withdraw
+from policies.memory.residency import HostKv
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class PageTable:
         self._cycling: list[frozenset[int]] = [frozenset() for _ in ledger.partitions]
         self._landed: set[tuple[int, int]] = set()
         self._layouts = layouts
+        self._on_host: list[HostKv | None] = [None] * len(layouts)
         for model, part in enumerate(ledger.partitions):
             homes: list[range] = []
             for layer in range(part.n_layers):
@@ -48,10 +50,12 @@ class PageTable:
         return held
 
     def is_mapped(self, model: int, block: int) -> bool:
-        """Whether a block of a model's KV address range has pages behind it."""
-        layout = self._layouts[model]
+        """Whether a block of a model's KV address range has pages behind it, or lies on the host."""
+        layout, on_host = self._layouts[model], self._on_host[model]
         if block < layout.n_base_blocks:
             return True
+        if block >= layout.first_host_block:
+            return on_host is not None and block < layout.first_host_block + on_host.n_units * on_host.unit_blocks
         for lender, homes in enumerate(self._homes):
             for home in range(len(homes)):
                 first, n_blocks = layout.range_of(lender, home)
@@ -78,6 +82,9 @@ class PageTable:
             case Lend(lender, home, borrower):
                 assert self._at(lender, home).use is None, op
                 self._put(lender, home, Use.LENT, borrower)
+            case HoldOnHost(model, before, after):
+                assert self._on_host[model] == before != after, op
+                self._on_host[model] = after
             case Offload() | Reload():
                 raise AssertionError(op)  # models of layers have no experts
             case MoveBlocks(model, moves, _):

@@ -11,7 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from policies.cpu_attention import CpuAttention
+from policies.fixed_share import FixedShare
+from policies.host_growth import HostGrowth
 from policies.mirage import Mirage
+from policies.mirage_cpu import MirageCpu
+from policies.on_demand import OnDemand
+from policies.pie import Pie
 from policies.policy import Policy
 from policies.recompute import Recompute
 from policies.registry import POLICIES
@@ -20,7 +26,7 @@ from policies.setup import Serving
 from policies.types import NS_PER_S, Arrival
 from sim.vmm import VmmMode
 from tests.engine.null_backend import Pace
-from tests.engine.worlds import MAX_CONTEXT, WORLDS, Setup, TinyModel, arrival
+from tests.engine.worlds import MAX_CONTEXT, WORLDS, Setup, TinyModel, World, arrival
 
 thorough = settings(max_examples=5 * settings().max_examples)
 """For tests of the whole loop, where most of what can go wrong is rare."""
@@ -46,7 +52,26 @@ mirages = st.builds(
 
 Scheduler = Literal["vllm_v0", "vllm_v1"]
 
-_SETTINGS: Mapping[str, SearchStrategy[Policy]] = {"mirage": mirages}
+growths = st.builds(
+    HostGrowth,
+    unit_blocks=st.integers(1, 3),
+    max_host_bytes=st.sampled_from([2**8, 2**12]),
+    spare_margin=st.sampled_from([0.0, 0.5]),
+    hysteresis_steps=st.integers(1, 4),
+    patience_steps=st.integers(1, 4),
+)
+cpus = st.builds(CpuAttention, max_slowdown=st.sampled_from([0.0, 10.0]), growth=growths)
+
+_SETTINGS: Mapping[str, SearchStrategy[Policy]] = {
+    "mirage": mirages,
+    "mirage_cpu": st.builds(MirageCpu, mirage=mirages, cpu=cpus),
+    "pie": st.builds(Pie, growth=growths),
+    "cpu_attention": cpus,
+    "on_demand": st.builds(OnDemand, growth=growths),
+    "fixed_share": st.builds(
+        FixedShare, share=st.sampled_from([0.0, 0.3, 1.0]), placement=st.sampled_from(["nested", "even", "contiguous"])
+    ),
+}
 
 policies: SearchStrategy[Policy] = st.one_of(
     *(_SETTINGS.get(name, st.builds(policy)) for name, policy in POLICIES.items()), mirages
@@ -98,15 +123,15 @@ def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, scheduler
         load_ns=draw(st.sampled_from([1, 60, 400])),
         remap_ns=draw(st.sampled_from([0, 7])),
     )
+    does_memfd = is_v0 and not (serving.share_idle_kv or wanted.keeps_kv_on_host)
+    worlds: list[World] = [world for world in WORLDS if world != "memfd" or does_memfd]
     return Setup(
         policy=wanted,
         models=models,
         serving=serving,
         tenancy=tenancy,
         pace=pace,
-        world=draw(
-            st.sampled_from([each for each in WORLDS if each != "memfd" or (is_v0 and not serving.share_idle_kv)])
-        ),
+        world=draw(st.sampled_from(worlds)),
         vmm_mode=draw(st.sampled_from(VmmMode)),
         slowdown_ppm=draw(st.sampled_from([0, 50_000])),
         leaps=draw(st.booleans()),

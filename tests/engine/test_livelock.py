@@ -23,6 +23,7 @@ class Restless:
     lends: ClassVar[bool] = True
     needs_requests: bool = False
     preemption: Preemption = "recompute"
+    keeps_kv_on_host: bool = False
 
     def decide(self, view: MemoryView) -> Decision:
         loans = view.models[-1].residency.loans
@@ -39,6 +40,7 @@ class Ruthless:
     lends: ClassVar[bool] = True
     needs_requests: bool = False
     preemption: Preemption = "recompute"
+    keeps_kv_on_host: bool = False
 
     def decide(self, view: MemoryView) -> Decision:
         targets = [model.residency.wanted for model in view.models]

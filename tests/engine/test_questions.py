@@ -32,6 +32,7 @@ class Scripted:
     lends: ClassVar[bool] = True
     needs_requests: bool = False
     preemption: Preemption = "recompute"
+    keeps_kv_on_host: bool = False
     lends_on: frozenset[Ask] = frozenset()
     restores_on: frozenset[Ask] = frozenset()
     quiet_steps: int = 1

@@ -94,6 +94,8 @@ class Setup:
             hbm_bytes_per_s=HBM_BYTES_PER_S,
             page_bytes=self.page_bytes,
             link=LinkProfile(h2d_bytes_per_s=rate, d2h_bytes_per_s=rate, joint_bytes_per_s=rate),
+            cpu_attention_bytes_per_s=2 * rate,
+            cpu_layer_ns=1,
         )
 
     def served(self, hardware: HardwareProfile) -> list[ServedModel]:

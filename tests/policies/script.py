@@ -107,6 +107,7 @@ class Script:
             rest_ns=self.rest_ns,
             prefill_ns=10**12,
             weights_ns=10**6,
+            block_bytes=1,
         )
 
 

@@ -169,4 +169,5 @@ def _model(residency: Residency) -> ModelView:
         rest_ns=0,
         prefill_ns=None,
         weights_ns=1,
+        block_bytes=1,
     )

@@ -21,6 +21,9 @@ TOTAL_PARAMETERS = {
     "llama_2_7b": 6_738_415_616,
     "llama_2_13b": 13_015_864_320,
     "llama_3_8b": 8_030_261_248,
+    "llama_2_70b": 68_976_648_192,
+    "llama_3_70b": 70_553_706_496,
+    "qwen3_8b": 8_190_735_360,
 }
 
 
@@ -29,7 +32,8 @@ def layer_parameters(shape: ModelShape) -> int:
     if not shape.gated_mlp:  # OPT: biases everywhere, LayerNorm with scale and shift
         return 4 * (hidden**2 + hidden) + (2 * hidden * ffn + ffn + hidden) + 2 * 2 * hidden
     query, key_value = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
-    return 2 * hidden * query + 2 * hidden * key_value + 3 * hidden * ffn + 2 * hidden
+    query_and_key_norms = 2 * shape.head_dim if shape.name.startswith("Qwen3") else 0
+    return 2 * hidden * query + 2 * hidden * key_value + 3 * hidden * ffn + 2 * hidden + query_and_key_norms
 
 
 def other_parameters(shape: ModelShape) -> int:
@@ -57,6 +61,9 @@ def test_the_bytes_of_a_model_follow_from_its_architecture_and_match_the_publish
         ("llama_2_7b", 512),
         ("llama_2_13b", 800),
         ("llama_3_8b", 128),
+        ("llama_2_70b", 320),
+        ("llama_3_70b", 320),
+        ("qwen3_8b", 144),
     ],
 )
 def test_kv_cache_of_a_token(name: str, kv_kib: int) -> None:
@@ -67,7 +74,7 @@ def test_every_hardware_file_has_the_same_keys_and_whole_bytes() -> None:
     files = [flat(OmegaConf.to_container(OmegaConf.load(path))) for path in HARDWARE]
     assert files
     for path, values in zip(HARDWARE, files, strict=True):
-        assert values.keys() == files[0].keys()
+        assert values.keys() - {"unified"} == files[0].keys()
         assert values["name"] == path.stem
         assert all(type(value) is int for key, value in values.items() if key.endswith(("bytes", "bytes_per_s", "_ns")))
         read_machine(path)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces.canonical import ENDINGS, Line, write
-from traces.convert import converted
-from traces.convert import main as convert
 from traces.formats import detect, read_entries, read_trace
+from traces.writing.canonical import ENDINGS, Line, write
+from traces.writing.convert import converted
+from traces.writing.convert import main as convert
 
 names = st.text(st.characters(blacklist_categories=("Cc", "Cs", "Zl", "Zp"), blacklist_characters="|:"), min_size=1)
 lines = st.builds(

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from policies.types import NS_PER_S
 from tests.traces.burstiness import cv, idc, write_azure
-from tests.traces.test_formats import SAMPLES
+from tests.traces.formats.samples import SAMPLES
 from traces.__main__ import COMMANDS
 from traces.cli import dispatch
-from traces.convert import converted
 from traces.formats import first_tokens
-from traces.inspect import Inspection
-from traces.inspect_arrivals import ArrivalStatistics
-from traces.inspect_prefixes import BlockCache, blocks_of
-from traces.inspect_report import report, text
-from traces.oddities import ODDITIES
+from traces.inspect.arrivals import ArrivalStatistics
+from traces.inspect.inspection import Inspection
+from traces.inspect.oddities import ODDITIES
+from traces.inspect.prefixes import BlockCache, blocks_of
+from traces.inspect.report import report, text
 from traces.replay import measure
 from traces.sessions import read_sessions
+from traces.writing.convert import converted
 
 
 def inspected(path: Path, **options: Any) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def test_the_report_is_a_document_and_a_screen(tmp_path: Path, capsys: pytest.Ca
         (["inspect"], "required"),
         (["inspect", "{path}", "--cache-blocks", "0"], "no whole number of 1 or more"),
         (["inspect", "{path}", "--model", "gpt_9"], "choose one of"),
-        (["inspect", "{path}", "--model", "../conf/x"], "is no name"),
+        (["inspect", "{path}", "--model", "../conf/x"], "no model ../conf/x; choose one of"),
         (["inspect", "{path}", "--speed"], "unrecognized arguments"),
         (["convert", "{path}", "{path}.txt"], "ends in none of"),
         (["convert", "{path}", "{path}"], "ends in none of"),

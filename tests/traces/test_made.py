@@ -12,9 +12,9 @@ from traces.block_gamma import BlockGamma, block_gamma
 from traces.dataset import drawn_pairs, load_pairs
 from traces.lengths import LengthSettings
 from traces.made_sessions import LognormalMixture, load_session_fit, session_fits
-from traces.make import made
 from traces.renewal import gamma
 from traces.sources import ArrivalSettings, BlockGammaSource, source_of
+from traces.writing.make import made
 
 
 @pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])

@@ -22,7 +22,7 @@ class Entry(NamedTuple):
         end_ns: when its answer had come, on the clock of the file.
         is_error: recorded as failed.
         passages: names of parts of its prompt, whose tokens the file does not say.
-        odd: what is unusual about how it is recorded: keys of ``traces.oddities.ODDITIES``.
+        odd: what is unusual about how it is recorded: keys of ``traces.inspect.oddities.ODDITIES``.
     """
 
     line: int

@@ -1,0 +1,178 @@
+"""MIRAGE's figures that show what runs came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from conf.paper.drawn import Drawn, Numbers
+from policies.types import NS_PER_S
+from traces.folder import read_run
+from traces.metrics import quantiles
+from traces.paper_plots import Bars, Lines, draw
+from traces.sweep_plot import against_rate
+
+NS_PER_MS = 10**6
+
+MERITS = (
+    ("mean_gap_p99", "P99 TBT (ms), mean gap of a request", NS_PER_MS, False),
+    ("ttft_p99", "P99 TTFT (s)", NS_PER_S, True),
+    ("output_tokens_per_s", "output tokens/s", 1, False),
+)
+"""Metric, label, unit, whether on a logarithmic axis: the three panels of figures 8 to 14."""
+
+
+def rates(drawn: Drawn) -> Numbers:
+    """Figures 8, 11 and 14: P99 TBT, P99 TTFT and tokens/s against the rate, a row for each data set."""
+    against_rate(drawn.results, drawn.figure)
+    base = drawn.systems[0]
+    return {
+        f"{metric}_ratio_{system}": drawn.mean(system, metric) / drawn.mean(base, metric)
+        for system in drawn.systems[1:]
+        for metric, *_ in MERITS
+    }
+
+
+def bars(drawn: Drawn) -> Numbers:
+    """Figures 9 and 10: groups of bars, one for each point (pair of rates, order of lengths)."""
+    workloads = list(dict.fromkeys(result.info.workload for result in drawn.results))
+    names = _short_names(workloads)
+    row = [
+        Bars(
+            title=f"{drawn.results[0].info.mix}",
+            ylabel=label,
+            groups=names,
+            values={
+                system: [drawn.mean(system, metric, workload=each) / unit for each in workloads]
+                for system in drawn.systems
+            },
+            log=log,
+        )
+        for metric, label, unit, log in MERITS
+    ]
+    draw(drawn.experiment.name, [row], drawn.figure)
+    return {}
+
+
+def _short_names(workloads: Sequence[str]) -> list[str]:
+    """Without the words that all of them have, each below the last."""
+    words = [workload.split() for workload in workloads]
+    shared = set.intersection(*map(set, words)) if len(words) > 1 else set[str]()
+    return ["\n".join(word for word in each if word not in shared) or " ".join(each) for each in words]
+
+
+def fig1a(drawn: Drawn) -> Numbers:
+    """Figure 1(a): latency of a request against the rate, with the KV cache as it is and with ample."""
+    latency_s = {
+        system: [(result.info.rate_per_s or 0.0, _latency_s(folder)) for result, folder in drawn.runs(system)]
+        for system in drawn.systems
+    }
+    panel = Lines(
+        title="latency of a request (P50)",
+        xlabel="requests/s",
+        ylabel="s",
+        values={
+            system: ([rate for rate, _ in points], [seconds for _, seconds in points])
+            for system, points in latency_s.items()
+        },
+    )
+    draw("OPT-13b, ShareGPT: recomputation once the KV cache is exhausted", [[panel]], drawn.figure)
+    scarce, ample = (dict(latency_s[system]) for system in drawn.systems)
+    least, most = min(scarce), max(scarce)
+    return {
+        "slowdown_at_the_lowest_rate": scarce[least] / ample[least],
+        "slowdown_at_the_highest_rate": scarce[most] / ample[most],
+        "rise_with_scarce_kv": scarce[most] / scarce[least],
+        "rise_with_ample_kv": ample[most] / ample[least],
+    }
+
+
+def _latency_s(folder: Path) -> float:
+    """Median over finished requests of finish minus arrival."""
+    columns = read_run(folder).columns("requests", ("arrival_ns", "finish_ns", "outcome"))
+    done = columns["outcome"] == "finished"
+    (median_ns,) = quantiles(columns["finish_ns"][done] - columns["arrival_ns"][done], None, (500,))
+    return median_ns / NS_PER_S
+
+
+def fig15(drawn: Drawn) -> Numbers:
+    """Figure 15: tokens/s and tail latency of always m = alpha + 1 (A), always + 2 (B), and the choice (C)."""
+    against_rate(drawn.results, drawn.figure)
+    return {f"tokens_per_s_{system}": drawn.mean(system, "output_tokens_per_s") for system in drawn.systems}
+
+
+def fig16(drawn: Drawn) -> Numbers:
+    """Figure 16: distribution of TBT with and without dynamic reversion, at each rate.
+
+    Only requests that arrive in the last phase count, if the rate has phases: what came before is the load that had
+    layers lent.
+    """
+    panels: list[Lines] = []
+    numbers: dict[str, float] = {}
+    for rate in drawn.rates():
+        found = {
+            system: np.sort(np.concatenate([_late_gaps_ms(folder, result.info.config) for result, folder in of_system]))
+            for system in drawn.systems
+            if (of_system := [pair for pair in drawn.runs(system) if pair[0].info.rate_per_s == rate])
+        }
+        panels.append(
+            Lines(
+                title=f"{rate:g} requests/s",
+                xlabel="TBT: mean gap of a request (ms)",
+                ylabel="share of requests",
+                values={
+                    system: (gaps.tolist(), (np.arange(1, len(gaps) + 1) / len(gaps)).tolist())
+                    for system, gaps in found.items()
+                },
+                log_x=True,
+                steps=True,
+            )
+        )
+        numbers |= {
+            f"tbt_p{percent}_ms_{system}_{rate:g}": float(np.quantile(gaps, percent / 100, method="inverted_cdf"))
+            for system, gaps in found.items()
+            for percent in (50, 99)
+        }
+        with_, without = drawn.systems
+        for percent in (50, 99):
+            ratio = numbers[f"tbt_p{percent}_ms_{with_}_{rate:g}"] / numbers[f"tbt_p{percent}_ms_{without}_{rate:g}"]
+            numbers[f"tbt_p{percent}_change_{rate:g}"] = ratio - 1
+    draw("Dynamic reversion: distribution of TBT", [panels], drawn.figure)
+    return numbers
+
+
+def _late_gaps_ms(folder: Path, config: object) -> np.ndarray:
+    """Mean gap of each finished request that arrived in the last phase."""
+    workload = config["workload"] if isinstance(config, dict) else {}
+    after_ns = round(sum(workload.get("phase_s", [])[:-1]) * NS_PER_S)
+    columns = read_run(folder).columns("requests", ("arrival_ns", "n_output_tokens", "mean_gap_ns", "outcome"))
+    kept = (columns["outcome"] == "finished") & (columns["n_output_tokens"] > 1) & (columns["arrival_ns"] >= after_ns)
+    return columns["mean_gap_ns"][kept] / NS_PER_MS
+
+
+def fig17(drawn: Drawn) -> Numbers:
+    """Figure 17: P50 and P99 latency with and without a cap, at each rate."""
+    rows: list[list[Bars]] = []
+    numbers: dict[str, float] = {}
+    names = [f"{rate:g} requests/s" for rate in drawn.rates()]
+    for title, metrics in (
+        ("TBT: mean gap (ms)", ("mean_gap_p50", "mean_gap_p99")),
+        ("TTFT (ms)", ("ttft_p50", "ttft_p99")),
+    ):
+        row: list[Bars] = []
+        for metric in metrics:
+            values = {
+                system: [drawn.mean(system, metric, rate) / NS_PER_MS for rate in drawn.rates()]
+                for system in drawn.systems
+            }
+            row.append(
+                Bars(title=metric[-3:].upper(), ylabel=title, groups=names, values=values, log=title.startswith("TTFT"))
+            )
+            for system, found in values.items():
+                for rate, value in zip(drawn.rates(), found, strict=True):
+                    numbers[f"{metric}_ms_{system}_{rate:g}"] = value
+        rows.append(row)
+    draw("What capping the share of lent layers does", rows, drawn.figure)
+    return numbers

@@ -1,0 +1,1 @@
+"""Models as Hugging Face describes them: a ``config.json`` made into sizes."""
