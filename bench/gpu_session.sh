@@ -3,7 +3,8 @@
 #
 #   bench/gpu_session.sh FOLDER PART... [-- KEY=VALUE...]
 #
-# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), exec_NAME (an experiment).
+# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), pipeline_host; with two GPUs
+# pipeline_peer and ranks (exec_single divided, 20 s); exec_NAME (an experiment).
 # Overrides behind -- go to every experiment: -- workload.duration_s=60. Wheels in .whl are installed first, for
 # machines without a network. A part that fails does not stop the others; the exit status tells.
 set -uo pipefail
@@ -41,8 +42,10 @@ part() {
     info) nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv && python3 -c 'import torch; print(torch.__version__)' ;;
     test) python3 -m pytest -q -p no:cacheprovider -m gpu tests/executor ;;
     smoke) experiment exec_single workload.duration_s=5 output.figures=false ;;
+    pipeline_*) python3 -m bench.pipeline_gpu --tier "${1#pipeline_}" --out "$out/$1.json" ;;
+    ranks) experiment exec_single backend.ranks=2 hardware.hbm_bytes=60000000000 workload.duration_s=20 output.figures=false ;;
     exec_*) experiment "$1" "${overrides[@]}" ;;
-    *) echo "no part $1; there are info, test, smoke, exec_NAME" >&2 && return 2 ;;
+    *) echo "no part $1; there are info, test, smoke, pipeline_host, pipeline_peer, ranks, exec_NAME" >&2 && return 2 ;;
     esac
 }
 

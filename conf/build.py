@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, cast
@@ -20,10 +20,14 @@ from conf.parallel import Parallel
 from conf.run import Requests, Run, decisive, run_info
 from conf.schema import Hardware, Settings
 from conf.worlds import check_world
+from policies.moe_setup import ServedMoe, rank_shape
+from policies.ranks import of_rank
 from policies.serving.tenancy import TemporalSharing
+from policies.setup import ServedModel
 from policies.types import HardwareProfile, LinkProfile
 from traces.grid import differences
 from traces.lengths import LengthSettings
+from traces.session_workload import SessionWorkload
 from traces.workload import workload
 
 Configured = tuple[Settings, Mapping[str, object]]
@@ -52,7 +56,7 @@ def build(cfg: DictConfig) -> Experiment:
         ValueError, OmegaConfBaseException: a value is missing, unknown, of a wrong type or out of range.
     """
     base = held_to_schema(cfg)
-    if not (base.compare or base.figure) or not base.lengths:
+    if not (base.compare or base.figure) or not (base.lengths or base.sessions):
         raise ValueError("compare and lengths must each name at least one")
     base.output.folder = cfg.output.folder  # Hydra's choice; each run would work out a time stamp of its own
     runs = _told_apart(list(_runs(base)))
@@ -86,7 +90,7 @@ def _runs(base: Any) -> Iterator[Run]:
     cfg = base.copy()  # the one that changes: each point sets the same keys, so nothing is left of the last
     for named, combined in product(_named_points(base), points(grid)):
         point = {**named, **combined}
-        for lengths in base.lengths:
+        for lengths in base.sessions or base.lengths:
             for rate in _rates(base, lengths, point):
                 for key, value in {**point, **rate}.items():
                     OmegaConf.update(cfg, key, value)
@@ -112,7 +116,11 @@ def _named_points(base: Any) -> list[Point]:
 
 def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
     """Changes that give each rate in turn; the narrower setting wins: one rate, rates, loads, rates by lengths."""
-    if "arrivals.rate" in point or (not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None):
+    if (
+        base.sessions
+        or "arrivals.rate" in point
+        or (not OmegaConf.is_missing(base.arrivals, "rate") and base.arrivals.rate is not None)
+    ):
         return [{}]
     if not base.rates and base.loads:
         if lengths not in base.saturations:
@@ -168,35 +176,35 @@ def _assemble(
     policy: str,
     requests: Requests | None,
 ) -> Run:
-    models = tuple(settings.mix.models.values())
+    hardware, moe = hardware_profile(settings.hardware), _served_moe(settings)
     if settings.hardware.unified and settings.policy[policy].lends:
         raise ValueError(
             f"{system} lends, and on hardware {settings.hardware.name} host and device have one memory: nothing is "
             "gained; compare policies that do not lend, or take another hardware"
         )
+    models = _divided(settings) if moe is None else (_rank(moe, hardware),)
     return Run(
         system=system,
         lengths=lengths,
         policy=settings.policy[policy],
-        hardware=hardware_profile(settings.hardware),
+        hardware=hardware,
         models=models,
+        moe=moe,
         tenancy=TemporalSharing(
             quantum_s=settings.tenancy.quantum_s,
             order=settings.tenancy.order,
             priorities=tuple(model.priority for model in models),
         ),
-        workload=requests
-        or workload(
-            arrivals=settings.arrivals,
-            lengths=settings.lengths[lengths],
-            settings=settings.workload,
-            seed=settings.seed,
-            shapes=[model.shape for model in models],
-            lengths_by_model=_lengths_by_model(settings),
-        ),
+        workload=requests or _requests(settings, lengths, models),
         settings=settings,
         config=decisive(config, lengths, policy),
     )
+
+
+def _divided(settings: Settings) -> tuple[ServedModel, ...]:
+    """The models, of each what one rank holds."""
+    n_ranks = settings.backend.ranks
+    return tuple(replace(model, shape=of_rank(model.shape, n_ranks)) for model in settings.mix.models.values())
 
 
 def _lengths_by_model(settings: Settings) -> dict[str, LengthSettings]:
@@ -208,6 +216,41 @@ def _lengths_by_model(settings: Settings) -> dict[str, LengthSettings]:
     if unknown := sorted(set(settings.lengths_by_model) - set(settings.mix.models)):
         raise ValueError(f"lengths_by_model: no model {unknown[0]}; there are {', '.join(settings.mix.models)}")
     return {settings.mix.models[name].shape.name: each for name, each in settings.lengths_by_model.items()}
+
+
+def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -> Requests:
+    shapes = [model.shape for model in models]
+    if settings.sessions:
+        if len(models) > 1:
+            raise ValueError(f"sessions are of one model, not of {len(models)}; choose another mix")
+        longest = settings.serving.max_model_len or shapes[0].max_context_tokens
+        return SessionWorkload(settings=settings.sessions[lengths], seed=settings.seed, max_context_tokens=longest)
+    return workload(
+        arrivals=settings.arrivals,
+        lengths=settings.lengths[lengths],
+        settings=settings.workload,
+        seed=settings.seed,
+        shapes=shapes,
+        lengths_by_model=_lengths_by_model(settings),
+    )
+
+
+def _served_moe(settings: Settings) -> ServedMoe | None:
+    experts = settings.mix.experts
+    if experts is None:
+        return None
+    return ServedMoe(
+        shape=experts.shape,
+        n_ranks=experts.ranks.n_ranks,
+        share=experts.share,
+        activation_bytes=experts.activation_bytes,
+    )
+
+
+def _rank(moe: ServedMoe, hardware: HardwareProfile) -> ServedModel:
+    """One rank, as results name it."""
+    shape = rank_shape(moe.shape, moe.n_ranks, moe.shape.experts(moe.n_ranks, hardware.page_bytes))
+    return ServedModel(shape=shape, share=moe.share, activation_bytes=moe.activation_bytes)
 
 
 def hardware_profile(hardware: Hardware) -> HardwareProfile:

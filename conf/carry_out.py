@@ -18,10 +18,14 @@ from policies.errors import Stuck
 from policies.journal import Journal
 from policies.lane import Lane, TrueLengths
 from policies.memory.ledger import Ledger
+from policies.moe_setup import open_moe
+from policies.policy import OffloadsExperts
 from policies.setup import open_lanes, open_ledger
+from policies.vamp import Vamp
 from traces.folder import discard, is_complete
 from traces.metrics import write_summary
 from traces.results import RunWriter
+from traces.session_workload import SessionWorkload
 
 if TYPE_CHECKING:
     from traces.copies import CopyLog
@@ -119,6 +123,11 @@ def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
     Raises:
         ValueError: they do not fit, or cannot be served.
     """
+    if run.moe is not None:
+        ledger, lane = open_moe(run.moe, run.hardware, run.settings.serving, run.policy)
+        return ledger, [lane]
+    if isinstance(run.policy, OffloadsExperts):
+        raise ValueError(f"{run.system} offloads experts, and mix={run.settings.mix.name} has none")
     ledger = open_ledger(run.models, run.hardware)
     preemption = run.policy.preemption
     return ledger, open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
@@ -126,7 +135,11 @@ def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
 
 def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, journal: Journal) -> Engine:
     """Put a world, its memory and its schedulers together."""
-    settings = run.settings
+    settings, workload = run.settings, run.workload
+    if isinstance(run.policy, Vamp) and run.policy.foresight and isinstance(workload, SessionWorkload):
+        for lane in lanes:
+            if lane.asking is not None:
+                lane.asking.foresees = lambda request_id: workload.loop.is_continued(request_id)
     return Engine(
         lanes=lanes,
         truth=TrueLengths(),
@@ -138,4 +151,5 @@ def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backen
         journal=journal,
         leaps=settings.backend.leaps,
         use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
+        follow=workload.follow,
     )

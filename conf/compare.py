@@ -10,6 +10,7 @@ from pathlib import Path
 from conf.build import Experiment
 from conf.carry_out import Place, complete
 from conf.cli import Refused
+from conf.experts_csv import write_experts_csv
 from conf.fingerprint import folder_name
 from conf.grid import axes
 from conf.outcome import INDEX, PAGE, tell, write_report_page
@@ -40,6 +41,8 @@ def run(experiment: Experiment, folder: Path) -> Told:
     results = [Result(info=run_info(place.run), summary=summary_of(place.folder)) for place in places]
     if results:
         tell(results, [place.folder for place in places], folder, figures=experiment.figures)
+    if write_experts_csv(experiment.runs, [place.folder for place in places], folder / "experts.csv"):
+        print(f"wrote {folder / 'experts.csv'}")
     numbers: Mapping[str, float] = {}
     if experiment.settings.figure is not None:
         numbers = _as_in_the_paper(experiment, results, places, folder)

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from conf.run import Run, readable_name
-from conf.worlds import tables_of
-from traces.device_tables import table_path
+from conf.worlds import table_files
 from traces.folder import SCHEMA_VERSION
 from traces.provenance import versions
 
@@ -34,9 +33,11 @@ TELLING = frozenset(
         "conf/cluster.py",
         "conf/compare.py",
         "conf/described.py",
+        "conf/experts_csv.py",
         "conf/gather.py",
         "conf/list_policies.py",
         "conf/outcome.py",
+        "conf/paper",
         "conf/reference.py",
         "traces/changes.py",
         "traces/claims.py",
@@ -44,9 +45,13 @@ TELLING = frozenset(
         "traces/interchange",
         "traces/inspect",
         "traces/page",
+        "traces/paper_plots.py",
         "traces/plots.py",
         "traces/report.py",
         "traces/runs_csv.py",
+        "traces/session_metrics.py",
+        "traces/session_turns.py",
+        "traces/sessions_csv.py",
         "traces/style.py",
         "traces/sweep_plot.py",
         "traces/timeline",
@@ -61,15 +66,25 @@ def fingerprint(run: Run) -> str:
     Raises:
         OSError: its trace file or a measured table cannot be read.
     """
-    arrivals = cast("Mapping[str, object]", run.config["arrivals"])
-    path = run.settings.arrivals.path
-    trace = None if path is None else _file_digest(Path(path), Path(path).stat().st_mtime_ns)
     depends_on = {
         "system": run.system,
-        "config": {**run.config, "arrivals": {**arrivals, "path": trace}, "compute_tables": _tables_digest(run)},
+        "config": {**run.config, **_with_traces(run), "compute_tables": _tables_digest(run)},
         "program": _program(),
     }
     return sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:N_DIGITS]
+
+
+def _with_traces(run: Run) -> dict[str, object]:
+    """What arrives, with the digest of a trace file in the place of its path."""
+    if run.settings.sessions:
+        chosen = cast("Mapping[str, Mapping[str, object]]", run.config["sessions"])[run.lengths]
+        return {"sessions": {run.lengths: {**chosen, "path": _trace_digest(run.settings.sessions[run.lengths].path)}}}
+    arrivals = cast("Mapping[str, object]", run.config["arrivals"])
+    return {"arrivals": {**arrivals, "path": _trace_digest(run.settings.arrivals.path)}}
+
+
+def _trace_digest(path: str | None) -> str | None:
+    return None if path is None else _file_digest(Path(path), Path(path).stat().st_mtime_ns)
 
 
 def folder_name(run: Run) -> str:
@@ -79,11 +94,8 @@ def folder_name(run: Run) -> str:
 
 def _tables_digest(run: Run) -> list[str] | None:
     """Digest the measured compute times of each model, if there are any."""
-    folder = tables_of(run.settings)
-    if folder is None:
-        return None
-    paths = [table_path(folder, model.shape.name) for model in run.models]
-    return [_file_digest(path, path.stat().st_mtime_ns) for path in paths]
+    paths = table_files(run)
+    return [_file_digest(path, path.stat().st_mtime_ns) for path in paths] if paths else None
 
 
 @cache

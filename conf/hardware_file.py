@@ -126,7 +126,8 @@ def hardware_yaml(
     found, about = fitted(start(machine), tables), tables[0].about
     of, link, errors = found.machine, machine.link, found.errors
     when = f"measured {about['measured']}"
-    layers = f"a layer of {link.copied_bytes} bytes at a time, pinned, {when}"
+    where = "pinned host memory" if machine.tier == "host" else "another GPU's HBM"
+    layers = f"a layer of {link.copied_bytes} bytes at a time, {where}, {when}"
     host = "linear in the sequences of a decode step, the executor's own loop"
     values: list[tuple[str, object, str]] = [
         ("hbm_bytes", hardware.hbm_bytes, "as the driver reports it"),
@@ -142,6 +143,7 @@ def hardware_yaml(
             round(machine.compute_slowdown, 4),
             f"beside fetches: {machine.beside.decode:.1%} in a decode step, {machine.beside.prefill:.1%} in a prefill",
         ),
+        ("  copy_slowdown", round(machine.beside.copies, 4), "fetches beside a decode step"),
         ("roofline", None, ""),
         ("  gemm_s", of.gemm_s, "taken: a layer's time does not tell it from the small kernels"),
         *_constants(of, "layer", errors),

@@ -9,6 +9,7 @@ from pathlib import Path
 from traces.claims import Claim, Result
 from traces.report import report
 from traces.runs_csv import write_runs_csv
+from traces.sessions_csv import write_session_tables
 
 INDEX = "experiment.json"
 """Names the runs of an experiment's folder in their order; there from the start."""
@@ -27,6 +28,8 @@ def tell(results: Sequence[Result], folders: Sequence[Path], folder: Path, *, fi
     (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
     write_runs_csv(results, [relpath(each, folder) for each in folders], folder / "runs.csv")
     print(f"\n{text}")
+    for table in write_session_tables(folders, folder):
+        print(f"wrote {table}")
     if figures:
         for figure in _draw(results, folder):
             print(f"drew {figure}")

@@ -19,18 +19,20 @@ import sys
 import tarfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
 from conf.cli import Refused
 from conf.hardware_file import hardware_yaml
 from conf.profile_checks import checks
-from executor.devices import World, describe, open_driver
+from executor.devices import World, describe, open_driver, open_peer
+from executor.memory.masters import Tier
 from executor.profiling.grid import QUICK, WHOLE
 from executor.profiling.profile import Profile, profile
 from executor.vmm.driver import DriverError
@@ -61,13 +63,13 @@ def main(arguments: Sequence[str]) -> int:
         world: World = given.world or ("memfd" if given.quick else "cuda")
         hardware = _device(world, given.name)
         began_s = monotonic()
-        driver = open_driver(world, hardware)
-        try:
-            measured = profile(
-                driver, hardware, shapes, QUICK if given.quick else WHOLE, lambda what: _tell(began_s, what)
-            )
-        finally:
-            driver.close()
+        with ExitStack() as held:
+            driver = held.enter_context(closing(open_driver(world, hardware)))
+            peer = None
+            if given.tier == "peer":
+                peer = held.enter_context(closing(open_peer(world, hardware, given.peer)))
+            grid = QUICK if given.quick else WHOLE
+            measured = profile(driver, hardware, shapes, grid, lambda what: _tell(began_s, what), peer=peer)
         _write(given, hardware, world, measured)
     except (ValueError, DriverError) as mistake:
         raise Refused(str(mistake)) from None
@@ -86,6 +88,9 @@ def _parse(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("--archive", type=Path, metavar="FILE.tgz", help="also put what is written into this file")
     parser.add_argument("--name", help="of the hardware; else that of the device")
     parser.add_argument("--quick", action="store_true", help="tiny models at a few sizes, on the CPU: does it run?")
+    tier = "where layers are fetched from: host memory, or another GPU's (--peer N, else 1)"
+    parser.add_argument("--tier", choices=get_args(Tier), default="host", help=tier)
+    parser.add_argument("--peer", type=int, default=1, metavar="N", help="which GPU, as the driver counts")
     parser.add_argument("--world", choices=("cuda", "memfd"), help="else cuda, or memfd with --quick")
     return parser.parse_args(arguments)
 
@@ -166,7 +171,8 @@ def _command(given: Namespace) -> str:
     named = ["--name", given.name] if given.name else []
     world = ["--world", given.world] if given.world else []
     quick = ["--quick"] if given.quick else []
-    return shlex.join(["python", "-m", "executor", "profile", *models, *named, *world, *quick])
+    tier = ["--tier", given.tier, "--peer", str(given.peer)] if given.tier == "peer" else []
+    return shlex.join(["python", "-m", "executor", "profile", *models, *named, *world, *quick, *tier])
 
 
 def _tell(began_s: float, what: str) -> None:

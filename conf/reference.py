@@ -14,10 +14,10 @@ from conf.schema import Settings
 HEAD = """\
 # Configuration
 
-Every setting, from the schema itself; `python -m sim settings > docs/configuration.md` writes this file, and a test holds
-it to that. `KEY=VALUE` on the command line sets one, `python -m sim run --cfg job` shows what is in force, and a misspelt
-key or a value out of range is refused before anything runs. *Default* is what a run has without an experiment: of
-`conf/config.yaml` and of the files that it chooses; a dash means that a file chosen in its place gives the value.
+Every setting, from the schema itself; `python -m sim settings > docs/configuration.md` writes this file, and a test
+holds it to that. `KEY=VALUE` on the command line sets one, `python -m sim run --cfg job` shows what is in force, and a
+misspelt key or a value out of range is refused before anything runs. *Default* is what a run has without an experiment:
+of `conf/config.yaml` and of the files that it chooses; a dash means that a chosen file gives the value.
 """
 
 

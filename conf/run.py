@@ -9,6 +9,8 @@ from typing import Protocol, cast
 
 from conf.grid import ONCE
 from conf.schema import Settings
+from policies.incoming import Follow
+from policies.moe_setup import ServedMoe
 from policies.policy import Policy
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel
@@ -30,6 +32,11 @@ class Requests(Protocol):
         """What they are, for a person."""
         ...
 
+    @property
+    def follow(self) -> Follow | None:
+        """What a finish brings about, if anything."""
+        ...
+
     def arrivals(self) -> Iterator[Arrival]:
         """Start the stream, in order of time; again, if it was started before."""
         ...
@@ -41,8 +48,10 @@ class Run:
 
     Attributes:
         system: the policy or variant, as ``compare`` names it.
-        lengths: the name of the lengths.
-        models: in the order in which results count them.
+        lengths: the name of the lengths, or of the sessions.
+        models: in the order in which results count them; of models that are divided, and of a mixture-of-experts
+            model, what one rank holds.
+        moe: that model as it is served, if the mix has one.
         settings: all of the configuration, with what this run changes in it.
         config: what of it decides how the run comes out, as JSON can hold it.
         grid: in what it differs from other runs of its system: see ``traces/grid.py``.
@@ -58,12 +67,26 @@ class Run:
     settings: Settings
     config: Mapping[str, object]
     grid: Grid = field(default_factory=dict[str, Scalar])
+    moe: ServedMoe | None = None
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a KV block."""
+        return self.settings.serving.block_tokens if self.moe is None else self.moe.shape.block_tokens(self.moe.n_ranks)
 
 
 def decisive(config: Mapping[str, object], lengths: str, policy: str) -> dict[str, object]:
-    """Leave of a whole configuration what decides how a run comes out: its own lengths, its own policy."""
+    """Leave of a whole configuration what decides how a run comes out: its own lengths or sessions, its own policy."""
     kept = {key: value for key, value in config.items() if key not in ONCE}
-    for group, chosen in (("lengths", lengths), ("policy", policy)):
+    sessions = cast("Mapping[str, object]", config.get("sessions", {}))
+    groups = [("policy", policy)]
+    if lengths in sessions:
+        kept = {key: value for key, value in kept.items() if key not in ("arrivals", "lengths", "workload")}
+        groups.append(("sessions", lengths))
+    else:
+        kept.pop("sessions", None)
+        groups.append(("lengths", lengths))
+    for group, chosen in groups:
         kept[group] = {chosen: cast("Mapping[str, object]", config[group])[chosen]}
     return kept
 
@@ -75,10 +98,10 @@ def run_info(run: Run) -> RunInfo:
         system=run.system,
         mix=settings.mix.name,
         lengths=run.lengths,
-        rate_per_s=settings.arrivals.rate,
+        rate_per_s=_rate(run),
         seed=settings.seed,
         models=tuple(
-            ModelInfo(name=model.shape.name, block_bytes=model.shape.block_bytes(settings.serving.block_tokens))
+            ModelInfo(name=model.shape.name, block_bytes=model.shape.block_bytes(run.block_tokens))
             for model in run.models
         ),
         hbm_bytes=run.hardware.hbm_bytes,
@@ -88,9 +111,16 @@ def run_info(run: Run) -> RunInfo:
     )
 
 
+def _rate(run: Run) -> float | None:
+    """Requests/s that were asked for; sessions have none."""
+    return None if run.settings.sessions else run.settings.arrivals.rate
+
+
 def workload_name(run: Run) -> str:
     """Name lengths and rate, as a file can be called."""
-    rate = run.settings.arrivals.rate
+    if run.settings.sessions:
+        return run.lengths
+    rate = _rate(run)
     return f"{run.lengths}-{'own-rate' if rate is None else f'{rate:g}'}"
 
 

@@ -13,22 +13,29 @@ from typing import Literal
 
 from conf.editable import CLASSES
 from conf.parallel import Parallel
+from policies.moe import MoeShape
 from policies.policy import Policy
 from policies.registry import POLICIES
 from policies.setup import ServedModel, Serving
 from traces.lengths import LengthSettings
+from traces.session_settings import SessionSettings
 from traces.sources import ArrivalSettings
 from traces.workload import WorkloadSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Bandwidths between host memory and HBM, and how much longer computation takes beside a copy."""
+    """Bandwidths between host memory and HBM, and by which shares computation and copies slow each other.
+
+    Attributes:
+        copy_slowdown: measured between two H200s, 0 over PCIe; 0 where it was not measured.
+    """
 
     h2d_bytes_per_s: int
     d2h_bytes_per_s: int
     joint_bytes_per_s: int
     compute_slowdown: float
+    copy_slowdown: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +99,66 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Tensor-parallel ranks of one model: see ``sim/compute/moe.py``."""
+
+    n_ranks: int
+    n_per_link: int
+    reduce_s: float
+    reduce_bytes_per_s: int
+    reduces_over_link: bool
+    splits_regions: bool
+    moe_bandwidth_share: float
+    moe_flops_share: float
+    delta_sequence_s: float
+    delta_token_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """Which experts tokens are routed to: see ``sim/compute/routing.py``.
+
+    Attributes:
+        exponent: of ``zipf``.
+        weights: of ``histogram``: how often each expert was chosen.
+    """
+
+    kind: Literal["uniform", "zipf", "histogram"] = "uniform"
+    exponent: float | None = None
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.kind == "zipf") != (self.exponent is not None):
+            raise ValueError(f"routing.kind={self.kind}: set exponent for zipf, and for nothing else")
+        if (self.kind == "histogram") != bool(self.weights):
+            raise ValueError(f"routing.kind={self.kind}: set weights for histogram, and for nothing else")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsModel:
+    """One mixture-of-experts model on ranks.
+
+    Attributes:
+        share, activation_bytes: see ``ServedMoe``.
+    """
+
+    shape: MoeShape
+    ranks: Ranks
+    share: float
+    activation_bytes: int
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"mix.experts.share={self.share} is outside (0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
     """The models that share a GPU, by name; results count them in this order.
 
     Attributes:
+        experts: in their place one mixture-of-experts model, which has its GPUs alone.
         of: more of them, as ``conf/own_mix.py`` reads them: names of the catalogue or Hugging Face configs, each with
             its sizes, share and activations worked out.
         shares: of the HBM, one for each of these; none: worked out, too.
@@ -104,15 +167,18 @@ class Mix:
     """
 
     name: str
-    models: Mapping[str, ServedModel]
+    models: Mapping[str, ServedModel] = field(default_factory=dict[str, ServedModel])
+    experts: ExpertsModel | None = None
     of: tuple[str, ...] = ()
     shares: tuple[float, ...] = ()
     memory_share: float = 0.9
     context_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise ValueError("mix.models is empty; name at least one there, or models of the catalogue in mix.of")
+        if bool(self.models) == (self.experts is not None):
+            raise ValueError(
+                "mix: name at least one of models, or models of the catalogue in mix.of, or experts and no models"
+            )
         for name, model in self.models.items():
             if not 0 < model.share <= 1:
                 raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
@@ -136,12 +202,35 @@ class BackendSettings:
         vmm: how homes change hands: see ``sim/vmm.py``; the executor knows ``alias`` and ``range``.
         leaps: steps that repeat are submitted together; results are the same without.
         weights: for the executor: folders of safetensors by the name of the model; the others get random weights.
+        tier: for the executor: where the master copies of lendable layers are kept: pinned ``host`` memory, or the HBM
+            of another GPU, a ``peer``. The simulator knows the link of its hardware.
+        peer: which GPU that is, as the driver counts; on a CPU memory as large as ``hardware.hbm_bytes`` stands in.
+        ranks: for the executor: GPUs 0, 1, ... among which every model is divided (tensor parallelism); shares, HBM and
+            link are those of one, and rank r fetches from GPU ``peer`` + r.
+        rank_timeout_s: a rank that is wanted and silent for so long ends the run.
+
+    Raises:
+        ValueError: the peer is a GPU that serves, or a number is out of range.
     """
 
     world: Literal["sim", "memfd", "cuda"]
     vmm: Literal["alias", "range", "page"]
     leaps: bool
     weights: Mapping[str, str] = field(default_factory=dict[str, str])
+    tier: Literal["host", "peer"] = "host"
+    peer: int = 1
+    ranks: int = 1
+    rank_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise ValueError(f"backend.ranks={self.ranks} must be at least 1")
+        if self.rank_timeout_s <= 0:
+            raise ValueError(f"backend.rank_timeout_s={self.rank_timeout_s} must be positive")
+        if self.world == "sim" and self.ranks > 1:
+            raise ValueError(f"backend.ranks={self.ranks}: the simulator divides no dense model; run the executor")
+        if self.tier == "peer" and self.peer < self.ranks:
+            raise ValueError(f"backend.peer={self.peer}: GPU {self.peer} serves; name another one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +295,12 @@ class Settings:
         figure: how the paper draws it, a name in ``conf/paper/figures.py``; with one there may be nothing to compare.
         compute: where the simulator takes compute times from: fitted constants, measured tables, or the measured
             operations that the package aiconfigurator-core carries (``sim/compute/op_table.py``).
-        compute_tables: folder of these tables; ``None``: ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the
-            name of a GPU there; ``None``: the one that the hardware is, see ``conf/worlds.py``.
+        compute_tables: folder of these tables, or of a layer profile as LLMServingSim publishes them; ``None``:
+            ``conf/tables/<hardware.name>``. With ``aiconfigurator`` the name of a GPU there; ``None``: the one that the
+            hardware is, see ``conf/worlds.py``.
         compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
             each size of step: how sure is a result?
+        sessions: closed loops by name, each a workload of its own, in the place of arrivals and lengths.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.
@@ -230,6 +321,7 @@ class Settings:
     points: tuple[Mapping[str, object], ...] = ()
     figure: str | None = None
     workload: WorkloadSettings
+    sessions: Mapping[str, SessionSettings] = field(default_factory=dict[str, SessionSettings])
     serving: Serving
     tenancy: Tenancy
     backend: BackendSettings

@@ -1,5 +1,7 @@
 """``python -m sim validate RUN``: simulates what ran on a device, and tells the error of every figure.
 
+With ``--against DIR`` it replays what a real vLLM server did (``conf/against.py``). Otherwise:
+
 The same configuration, with the arrivals and lengths that the run recorded, is served by
 the simulator; both runs are then summed up by the same rules (``traces/metrics.py``).
 """
@@ -15,26 +17,26 @@ from typing import Any, cast
 import yaml
 
 from conf.again import again
+from conf.against import OUT_OF_TOLERANCE, against
 from conf.carry_out import carry_out
 from conf.cli import Refused
 from conf.run import Run
-from conf.worlds import TABLES, ops_gpu_of, tables_of
+from conf.worlds import TABLES, ops_gpu_of, table_files, tables_of
 from policies.errors import Stuck
 from policies.types import Work
 from sim.factory import compute_models
 from sim.validation import causes, compare
 from sim.validation.compare import TOLERANCES, Compared, Tolerance
-from traces.device_tables import table_path
 from traces.folder import RunTables, discard, read_run, write_json
 from traces.recorded import recorded
-
-OUT_OF_TOLERANCE = 1
 
 EXAMPLES = """
   python -m sim validate outputs/exec_c1/RUN                       with the run's own machine
   python -m sim validate RUN compute=roofline                      by fitted constants instead of measured tables
   python -m sim validate RUN --hardware my_h200.yaml --explain     with a machine as it was measured since
   python -m sim validate RUN --tolerance ttft_p99=5 tbt_p50=2      percent
+  python -m sim validate --against DIR                             a run of a real vLLM server, replayed
+  python -m sim validate --against DIR --tolerance 5 tpot_p99=4    percent: of the three standard figures, of another
 """
 
 
@@ -45,13 +47,31 @@ def main(arguments: Sequence[str]) -> int:
         Refused: the folder holds no complete run, or its configuration cannot be simulated.
     """
     parser = ArgumentParser(description=__doc__, epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run: run.json and its tables")
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="folder of the run: run.json and its tables")
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change, as for run")
     parser.add_argument("--hardware", metavar="FILE", help="hardware to take link, compute and VMM times from")
     parser.add_argument("--tolerance", nargs="+", default=[], metavar="NAME=PERCENT", help=_names())
     parser.add_argument("--explain", action="store_true", help="tell which kinds of steps differ")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the simulated run and validate.json (RUN)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="for results (RUN; with --against: none)",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="in place of RUN: what a vLLM server did, and its layer_profile/, as LLMServingSim publishes them",
+    )
+    parser.add_argument("--layers", type=int, metavar="N", help="of the model of DIR, if its name does not tell")
     given = parser.parse_intermixed_args(arguments)
+    if given.against is not None:
+        if given.run is not None or given.hardware is not None or given.explain:
+            raise Refused("--against DIR replays DIR as it was: it goes with --tolerance, --layers and --out only")
+        return against(given.against, tolerances=given.tolerance, n_layers=given.layers, out=given.out)
+    if given.run is None:
+        raise Refused("name the folder of a run, or --against DIR")
     try:
         tolerances = {**TOLERANCES, **dict(map(_tolerance, given.tolerance))}
         real = read_run(given.run)
@@ -155,11 +175,9 @@ def _step(kind: causes.Kind, times: int) -> Work:
 
 
 def _write(path: Path, run: Run, found: Sequence[Compared], simulated: RunTables) -> None:
-    tables = tables_of(run.settings)
-    files = [] if tables is None else [str(table_path(tables, model.shape.name)) for model in run.models]
     document = {
         "compute": run.settings.compute,
-        "tables": files,
+        "tables": [str(path) for path in table_files(run)],
         "simulated": str(simulated.folder),
         "figures": [asdict(each) for each in found],
     }

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from conf.run import Run
-from conf.schema import Settings
+from conf.schema import ExpertsModel, Settings
 from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
+from policies.moe_setup import ServedMoe
+from policies.policy import OffloadsExperts
+from traces.device_tables import table_path
+from traces.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
+    from executor.moe_plan import MoePlan
     from executor.plan import Plan
     from traces.copies import CopyLog
 
@@ -33,6 +38,7 @@ OPS_GPUS = {
     "h100_sxm": "h100_sxm",
     "h200": "h200_sxm",
     "h200_pcie": "h200_sxm",
+    "h200_peer": "h200_sxm",
     "h200_sxm": "h200_sxm",
     "l40s": "l40s",
 }
@@ -55,10 +61,15 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
             f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
             "run it with python -m sim, or leave it out of compare"
         )
-    from executor.factory import check
-
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
         raise ValueError(f"backend.world={world} has one device; set parallel.jobs=1")
+    if run.moe is not None:
+        from executor.moe_factory import check_moe
+
+        check_moe(world, _moe_plan(run, run.moe, ledger, lanes))
+        return
+    from executor.factory import check
+
     check(world, _plan(run, ledger, lanes))
 
 
@@ -76,6 +87,10 @@ def open_world(
     world = run.settings.backend.world
     if world == "sim":
         return nullcontext(_simulated(run, copies))
+    if run.moe is not None:
+        from executor.moe_factory import open_moe_backend
+
+        return open_moe_backend(world, _moe_plan(run, run.moe, ledger, lanes))
     from executor.factory import open_backend
 
     return open_backend(world, _plan(run, ledger, lanes))
@@ -96,6 +111,16 @@ def tables_of(settings: Settings) -> Path | None:
     if settings.compute != "table":
         return None
     return TABLES / settings.hardware.name if settings.compute_tables is None else Path(settings.compute_tables)
+
+
+def table_files(run: Run) -> list[Path]:
+    """Find the files of measured compute times that a run reads; none if they come from elsewhere."""
+    folder = tables_of(run.settings)
+    if folder is None:
+        return []
+    if is_layer_profile(folder):
+        return sorted(folder.glob("tp1/*.csv"))
+    return [table_path(folder, model.shape.name) for model in run.models]
 
 
 def ops_gpu_of(settings: Settings) -> str | None:
@@ -119,6 +144,8 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
     from sim.factory import open_backend
 
     settings = run.settings
+    if settings.mix.experts is not None:
+        return _simulated_experts(run, settings.mix.experts)
     return open_backend(
         [model.shape for model in run.models],
         run.hardware,
@@ -129,9 +156,28 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
         compute_slowdown=settings.hardware.link.compute_slowdown,
+        copy_slowdown=settings.hardware.link.copy_slowdown,
         compute_deviation=settings.compute_deviation,
         seed=settings.seed,
         copies=copies,
+    )
+
+
+def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
+    from sim.moe_factory import open_moe_backend
+
+    hardware, policy = run.settings.hardware, run.policy
+    if run.settings.compute != "roofline":
+        raise ValueError(f"compute={run.settings.compute}: there are no tables of experts; set compute=roofline")
+    routing = asdict(experts.routing)
+    return open_moe_backend(
+        experts.shape,
+        run.hardware,
+        roofline=asdict(hardware.roofline),
+        flops_per_s=hardware.flops_per_s,
+        ranks=asdict(experts.ranks),
+        routing={key: value for key, value in routing.items() if value not in (None, ())},
+        away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
     )
 
 
@@ -140,7 +186,7 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
 
     backend = run.settings.backend
     return plan(
-        run.models,
+        tuple(run.settings.mix.models.values()),
         ledger,
         [lane.layout for lane in lanes],
         run.hardware,
@@ -150,4 +196,24 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
         lendable=[range(model.shape.n_layers) if run.policy.lends else () for model in run.models],
         weights=backend.weights,
         seed=run.settings.seed,
+        tier=backend.tier,
+        peer=backend.peer,
+        n_ranks=backend.ranks,
+        rank_timeout_s=backend.rank_timeout_s,
+    )
+
+
+def _moe_plan(run: Run, moe: ServedMoe, ledger: Ledger, lanes: Sequence[Lane]) -> MoePlan:
+    from executor.moe_plan import plan_moe
+
+    backend, settings = run.settings.backend, run.settings
+    return plan_moe(
+        moe,
+        ledger,
+        lanes[0],
+        run.hardware,
+        settings.serving,
+        vmm=backend.vmm,
+        weights=backend.weights,
+        seed=settings.seed,
     )

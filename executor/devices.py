@@ -21,15 +21,51 @@ MEMINFO = Path("/proc/meminfo")
 VIRTIO = Path("/sys/bus/virtio/drivers")
 
 
-def open_driver(world: World, hardware: HardwareProfile) -> Driver:
-    """Open the device of a world.
+def open_driver(world: World, hardware: HardwareProfile, index: int = 0) -> Driver:
+    """Open the device of a world; of several GPUs the one of this index.
 
     Raises:
         ValueError: this machine has no such device, or it cannot do what is needed.
     """
     if world == "memfd":
         return MemfdDriver(hardware.hbm_bytes, hardware.page_bytes)
-    return _open_cuda(hardware)
+    return _open_cuda(hardware, index)
+
+
+def open_peer(world: World, hardware: HardwareProfile, index: int, reader: int = 0) -> Driver:
+    """Open the device in whose memory master copies are kept; on a CPU one like the first stands in.
+
+    Open it while the reader is open.
+
+    Args:
+        index: which GPU, as the driver counts them.
+        reader: which GPU fetches from it.
+
+    Raises:
+        ValueError: there is no such device, or the reader cannot reach its memory.
+    """
+    if world == "memfd":
+        return MemfdDriver(hardware.hbm_bytes, hardware.page_bytes)
+    from executor.vmm.cuda import CudaDriver, NoGpu
+
+    try:
+        return CudaDriver(index, readers=(reader,))
+    except NoGpu as missing:
+        raise ValueError(f"backend.peer={index}: {missing}; name another GPU, or set backend.tier=host") from None
+
+
+def refuse_too_little_peer_memory(world: World, hardware: HardwareProfile, index: int, n_bytes: int) -> None:
+    """See to it that a peer can hold master copies before it is asked to.
+
+    Raises:
+        ValueError: it has less than ``n_bytes``.
+    """
+    free = hardware.hbm_bytes if world == "memfd" else torch.cuda.mem_get_info(index)[0]
+    if n_bytes > free:
+        raise ValueError(
+            f"backend.peer={index}: master copies need {n_bytes / GIB:.2f} GiB of its memory, {free / GIB:.2f} GiB are "
+            "free; serve fewer or smaller models, name another GPU, or set backend.tier=host"
+        )
 
 
 def describe(world: World) -> str:
@@ -68,7 +104,7 @@ def _available_bytes() -> float:
     return kib * 1024
 
 
-def _open_cuda(hardware: HardwareProfile) -> Driver:
+def _open_cuda(hardware: HardwareProfile, index: int) -> Driver:
     mend = "run with backend=memfd, or on a machine with an NVIDIA GPU (python -m executor doctor)"
     if torch.version.cuda is None:
         raise ValueError(f"backend.world=cuda: this torch ({torch.__version__}) was built without CUDA; {mend}")
@@ -77,7 +113,7 @@ def _open_cuda(hardware: HardwareProfile) -> Driver:
     except ImportError as missing:
         raise ValueError(f'backend.world=cuda needs cuda-python ({missing}); pip install "hbmlab[executor]"') from None
     try:
-        driver = CudaDriver()
+        driver = CudaDriver(index)
     except NoGpu as missing:
         raise ValueError(f"backend.world=cuda: {missing}; {mend}") from None
     except DriverError as refused:  # too old for cuda-python, or a GPU without virtual memory management
@@ -86,7 +122,7 @@ def _open_cuda(hardware: HardwareProfile) -> Driver:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as refused:
         raise ValueError(f"backend.world=cuda: torch refuses this driver: {' '.join(str(refused).split())}") from None
-    total = torch.cuda.get_device_properties(0).total_memory
+    total = torch.cuda.get_device_properties(index).total_memory
     if hardware.hbm_bytes > total:
         raise ValueError(
             f"hardware {hardware.name} has {hardware.hbm_bytes / GIB:.1f} GiB of HBM, this GPU {total / GIB:.1f} GiB; "

@@ -192,7 +192,7 @@ def gpu() -> list[Finding]:
         return [_no_gpu("no CUDA driver")]
     if code != cuda.CUresult.CUDA_SUCCESS:
         return [_no_gpu(f"the driver finds no GPU ({code.name})")]
-    return [_driver(cuda), _vmm(cuda), _hbm(cuda), _pinning(), _torch_cuda()]
+    return [_driver(cuda), _vmm(cuda), _hbm(cuda), _peers(cuda), _pinning(), _torch_cuda()]
 
 
 def triton() -> Finding:
@@ -228,6 +228,17 @@ def _vmm(cuda: Any) -> Finding:
 def _hbm(cuda: Any) -> Finding:
     total = int(cuda.cuDeviceTotalMem(0)[1])
     return Finding(what="HBM", world=World.GPU, state=State.OK, found=f"{total / GIB:.1f} GiB")
+
+
+def _peers(cuda: Any) -> Finding:
+    """Further GPUs, whose memory the first can reach."""
+    others = range(1, int(cuda.cuDeviceGetCount()[1]))
+    reachable = [index for index in others if int(cuda.cuDeviceCanAccessPeer(0, index)[1])]
+    if not reachable:
+        found, mend = "GPU 0 reaches the memory of no other", "for backend.tier=peer use a machine with two, linked"
+        return Finding(what="peers", world=World.GPU, state=State.OPTIONAL, found=found, mend=mend)
+    found = f"GPU 0 reaches the memory of {', '.join(map(str, reachable))}: backend.tier=peer can use them"
+    return Finding(what="peers", world=World.GPU, state=State.OK, found=found)
 
 
 def _pinning() -> Finding:

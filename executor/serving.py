@@ -15,6 +15,7 @@ from executor.clock import Clock
 from executor.forward import Eager, Graphed
 from executor.lane import Forward, ModelLane, Watch
 from executor.memory.device import DeviceMemory
+from executor.memory.masters import PeerMasters
 from executor.memory.tensors import tensor_over
 from executor.models.decode_buffers import BATCH_BUCKETS, DecodeBuffers, bucket_of
 from executor.models.decoder import Decoder, build_decoder
@@ -23,6 +24,9 @@ from executor.models.prefill_buffers import TOKEN_BUCKETS, PrefillBuffers
 from executor.models.random_weights import fill_layer, random_outer
 from executor.models.step import Row
 from executor.plan import ModelPlan, Plan
+from executor.ranks.lead import LedForward, LedMover, LedSwapSpace, VotedMemory, WatchedStreams
+from executor.ranks.load import load_part
+from executor.ranks.ranks import Leader, Ranks, together
 from executor.tokens import PromptTokens
 from executor.transfer.cuda import CudaStreams
 from executor.transfer.mover import StreamMover
@@ -41,15 +45,17 @@ class Serving:
     Attributes:
         forwards: how a step of each model runs.
         lanes: each model as the backend drives it.
+        swaps: where swapped KV of each waits, ``None`` if none is ever swapped.
     """
 
     backend: ExecutorBackend
     memory: DeviceMemory
-    mover: StreamMover[Any]
+    mover: StreamMover[Any] | LedMover[Any]
     streams: AnyStreams
     slots: tuple[Slots[Any], ...]
     forwards: tuple[Forward[Any], ...]
     lanes: tuple[ModelLane[Any], ...]
+    swaps: tuple[SwapSpace[Any] | None, ...]
     closing: ExitStack
 
     def close(self) -> None:
@@ -64,37 +70,60 @@ class Serving:
 
 
 def open_serving(
-    driver: Driver, plan: Plan, clock: Clock, *, watch: Watch | None = None, poison: bool = False
+    driver: Driver,
+    plan: Plan,
+    clock: Clock,
+    *,
+    peer: Driver | None = None,
+    watch: Watch | None = None,
+    ranks: Ranks | None = None,
+    poison: bool = False,
 ) -> Serving:
     """Put the models of a plan onto a device.
 
     Args:
+        peer: in whose memory master copies are kept, instead of the host's.
         watch: sees every step, for tests.
+        ranks: of which this device is one, if models are divided among several; rank 0 leads the others.
         poison: see ``DeviceMemory``.
 
     Raises:
-        HbmOverdrawn: HBM or host memory does not suffice; nothing is held.
+        HbmOverdrawn: HBM or host memory does not suffice, here or on another rank; nothing is held.
         DriverError: the driver refused something else; nothing is held.
         ValueError: weights cannot be read or do not fit; nothing is held.
     """
     device = torch.device(driver.device)
     with ExitStack() as closing:
-        memory = DeviceMemory(driver, [model.extents for model in plan.models], mode=plan.mode, poison=poison)
-        closing.callback(memory.close)
-        streams: AnyStreams = CudaStreams(device) if device.type == "cuda" else HostStreams()
-        decoders = [_load(index, model, plan, memory, device) for index, model in enumerate(plan.models)]
-        _finish(device)  # weights are there before another stream reads them
+        masters = PeerMasters(peer, driver.device) if peer else None
+        extents = [model.extents for model in plan.models]
+
+        def fill() -> tuple[DeviceMemory, list[Decoder]]:
+            memory = DeviceMemory(driver, extents, mode=plan.mode, masters=masters, poison=poison)
+            closing.callback(memory.close)
+            decoders = [_load(index, model, plan, memory, device, ranks) for index, model in enumerate(plan.models)]
+            _finish(device)  # weights are there before another stream reads them
+            return memory, decoders
+
+        memory, decoders = together(ranks, fill)
+        leader = ranks if isinstance(ranks, Leader) else None
+        streams = _streams(device, leader)
         slots = tuple(_slots(index, memory, streams) for index in range(len(plan.models)))
         forwards = tuple(
             _forward(decoder, index, model, memory, slots[index], streams)
             for index, (decoder, model) in enumerate(zip(decoders, plan.models, strict=True))
         )
+        swaps = tuple(
+            _swap(index, model, memory, streams, driver, closing, leader) for index, model in enumerate(plan.models)
+        )
+        mover = StreamMover(VotedMemory(memory, ranks) if ranks else memory, slots, streams)
+        if leader:
+            forwards = tuple(LedForward(lane, forward, leader) for lane, forward in enumerate(forwards))
+            mover = LedMover(mover, leader)
         lanes = tuple(
-            _lane(index, plan, forwards[index], memory, streams, driver, closing, watch)
+            _lane(index, plan, forwards[index], streams, swaps[index], driver, watch)
             for index in range(len(plan.models))
         )
         closing.callback(_finish, device)  # first of all when it is closed, whatever is under way
-        mover = StreamMover(memory, slots, streams)
         _finish(device)
         return Serving(
             backend=ExecutorBackend(lanes, mover, clock),
@@ -104,18 +133,29 @@ def open_serving(
             slots=slots,
             forwards=forwards,
             lanes=lanes,
+            swaps=swaps,
             closing=closing.pop_all(),
         )
 
 
-def _load(index: int, model: ModelPlan, plan: Plan, memory: DeviceMemory, device: torch.device) -> Decoder:
-    """Bring the weights of a model where they belong: layers into their homes, copies of them to the host."""
+def _streams(device: torch.device, leader: Leader | None) -> AnyStreams:
+    if device.type != "cuda":
+        return HostStreams()
+    return WatchedStreams(device, leader) if leader else CudaStreams(device)
+
+
+def _load(
+    index: int, model: ModelPlan, plan: Plan, memory: DeviceMemory, device: torch.device, ranks: Ranks | None
+) -> Decoder:
+    """Bring the weights of a model where they belong: layers into their homes, copies of them to their tier."""
     spec, seed = model.spec, len(plan.models) * plan.seed + index
     outer = model.checkpoint.load_outer(spec, device) if model.checkpoint else random_outer(spec, seed, device)
-    decoder = build_decoder(spec, outer, kernels_for(device))
+    decoder = build_decoder(spec, outer, kernels_for(device), ranks.sum if ranks else None)
     for layer in range(spec.shape.n_layers):
         home = memory.weights(index, layer)
-        if model.checkpoint:
+        if ranks:
+            load_part(model.whole, model.checkpoint, seed, layer, decoder.layout, home, ranks)
+        elif model.checkpoint:
             model.checkpoint.load_layer(spec, decoder.layout, layer, home)
         else:
             fill_layer(decoder.layout, home, seed, layer)
@@ -176,24 +216,36 @@ def _warm_up_prefills(eager: Eager[Any], model: ModelPlan) -> None:
         eager.run([Row(token_ids=[0] * n_tokens, n_before=0, blocks=blocks)])
 
 
-def _lane(
+def _swap(
     index: int,
-    plan: Plan,
-    forward: Forward[Any],
+    model: ModelPlan,
     memory: DeviceMemory,
     streams: AnyStreams,
     driver: Driver,
     closing: ExitStack,
+    leader: Leader | None,
+) -> SwapSpace[Any] | None:
+    if not model.n_host_blocks:
+        return None
+    n_bytes = model.n_host_blocks * model.extents.block_bytes
+    address = driver.pin(n_bytes)
+    closing.callback(driver.unpin, address)
+    host = tensor_over(address, n_bytes, "cpu").view(model.n_host_blocks, model.extents.block_bytes)
+    if leader:
+        return LedSwapSpace(index, memory.kv(index), host, streams, leader)
+    return SwapSpace(memory.kv(index), host, streams)
+
+
+def _lane(
+    index: int,
+    plan: Plan,
+    forward: Forward[Any],
+    streams: AnyStreams,
+    swap: SwapSpace[Any] | None,
+    driver: Driver,
     watch: Watch | None,
 ) -> ModelLane[Any]:
     model = plan.models[index]
-    swap = None
-    if model.n_host_blocks:
-        n_bytes = model.n_host_blocks * model.extents.block_bytes
-        address = driver.pin(n_bytes)
-        closing.callback(driver.unpin, address)
-        host = tensor_over(address, n_bytes, "cpu").view(model.n_host_blocks, model.extents.block_bytes)
-        swap = SwapSpace(memory.kv(index), host, streams)
     return ModelLane(
         index,
         forward,

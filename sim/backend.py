@@ -38,7 +38,7 @@ class SimBackend:
         computes: compute times of each model on it.
         vmm: what changing a mapping costs.
         vmm_mode: how homes change hands.
-        slowdown_ppm: how much longer computation takes beside a copy, in millionths.
+        slowdown_ppm, copy_slowdown_ppm: see ``Link``.
         static_slots: see ``Pipeline``.
         copies: takes note of what crosses the link.
 
@@ -55,6 +55,7 @@ class SimBackend:
         vmm: VmmCost,
         vmm_mode: VmmMode = VmmMode.ALIAS,
         slowdown_ppm: int = 0,
+        copy_slowdown_ppm: int = 0,
         static_slots: bool = False,
         copies: CopyLog | None = None,
     ) -> None:
@@ -65,7 +66,7 @@ class SimBackend:
         self._vmm_mode = vmm_mode
         self.now_ns = 0
         self._env = simpy.Environment(initial_time=0)
-        self._link = Link(hardware.link, slowdown_ppm)
+        self._link = Link(hardware.link, slowdown_ppm, copy_slowdown_ppm)
         self._copies = copies
         self._pipelines = [
             Pipeline(

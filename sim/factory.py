@@ -11,11 +11,13 @@ from sim.backend import SimBackend
 from sim.compute.base import ComputeModel
 from sim.compute.op_table import op_table
 from sim.compute.perturbed import Perturbed
+from sim.compute.profile import profiled
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
 from traces.copies import CopyLog
 from traces.device_tables import read_table
+from traces.layer_profile import is_layer_profile, read_layer_profile
 from traces.op_latencies import OpLatencies
 
 MILLION = 10**6
@@ -32,6 +34,7 @@ def open_backend(
     vmm: Mapping[str, int],
     vmm_mode: str,
     compute_slowdown: float,
+    copy_slowdown: float = 0.0,
     compute_deviation: float = 0.0,
     seed: int = 0,
     copies: CopyLog | None = None,
@@ -40,10 +43,10 @@ def open_backend(
 
     Args:
         roofline, flops_per_s: fitted constants, see ``Roofline``.
-        tables: folder of measured compute times, taken in their place.
+        tables: folder of measured compute times, or of a layer profile, taken in their place.
         ops_gpu: GPU whose operations aiconfigurator-core measured: see ``sim/compute/op_table.py``.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
-        compute_slowdown: share by which computation takes longer beside a copy.
+        compute_slowdown, copy_slowdown: share by which computation takes longer beside a copy, and the copy.
         compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Perturbed``.
         copies: takes note of what crosses the link.
 
@@ -64,6 +67,7 @@ def open_backend(
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
+        copy_slowdown_ppm=round(copy_slowdown * MILLION),
         copies=copies,
     )
 
@@ -87,6 +91,8 @@ def compute_models(
         return [_of_operations(ops_gpu, machine, shape) for shape in shapes]
     if tables is None:
         return [ModelRoofline(machine, shape) for shape in shapes]
+    if is_layer_profile(tables):
+        return [profiled(read_layer_profile(tables, 1), shape) for shape in shapes]
     return [TableModel(read_table(tables, shape)) for shape in shapes]
 
 

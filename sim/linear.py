@@ -5,8 +5,9 @@ For holding a scheduler against vLLM's own: memory, links and models play no par
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from policies.backend import Batch, Change, StepReport
 from policies.engine import Engine, Outcome
@@ -21,6 +22,14 @@ from policies.types import Arrival, HardwareProfile, LinkProfile, ModelShape
 from sim.under_way import UnderWay
 
 NEVER_NS = 2**62
+
+
+class StepTime(Protocol):
+    """How long steps take on a machine."""
+
+    def of_step(self, batch: Batch, /) -> Callable[[int], int]:
+        """Nanoseconds of a step by the number of its repetition, 0 the first time."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +50,16 @@ class LinearTime:
             return 0
         return self.step_ns + self.token_ns * n_tokens + self.request_ns * n_requests
 
+    def of_step(self, batch: Batch) -> Callable[[int], int]:
+        """See ``StepTime``: a repetition takes no longer."""
+        duration_ns = self.of(batch.work.n_tokens, len(batch.rows))
+        return lambda _nth: duration_ns
 
-class LinearBackend:
+
+class TimedBackend:
     """Carries out steps as time. Swapped blocks cost nothing, and there is no memory to move."""
 
-    def __init__(self, time: LinearTime) -> None:
+    def __init__(self, time: StepTime) -> None:
         self._time = time
         self._now_ns = 0
         self._under_way = UnderWay()
@@ -71,12 +85,14 @@ class LinearBackend:
             ValueError: the lane is busy, or a batch with prefill tokens would repeat.
         """
         start_ns = self._under_way.begin(lane, batch, n_steps, n_ahead, self._now_ns)
-        duration_ns = self._time.of(batch.work.n_tokens, len(batch.rows))
-        ends_ns = [start_ns + duration_ns]
+        nth_ns = self._time.of_step(batch)
+        durations_ns = [nth_ns(0)]
+        ends_ns = [start_ns + durations_ns[0]]
         while len(ends_ns) < n_steps and self._under_way.goes_on(start_ns, ends_ns, stop_ns):
-            ends_ns.append(ends_ns[-1] + duration_ns)
+            durations_ns.append(nth_ns(len(ends_ns)))
+            ends_ns.append(ends_ns[-1] + durations_ns[-1])
         nothing = [0] * len(ends_ns)
-        self._under_way.put(StepReport(lane, start_ns, ends_ns, [duration_ns] * len(ends_ns), nothing, nothing))
+        self._under_way.put(StepReport(lane, start_ns, ends_ns, durations_ns, nothing, nothing))
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         """Go on to the end of what was submitted, else to ``until_ns``.
@@ -98,22 +114,23 @@ def serve_alone(
     arrivals: Iterator[Arrival],
     *,
     truth: TrueLengths,
-    time: LinearTime,
+    time: StepTime,
     journal: Journal,
     max_steps: int | None = None,
     leaps: bool = False,
+    gives_up: bool = False,
 ) -> tuple[Outcome, int]:
     """Run the project's loop over one scheduler.
 
     Args:
         arrivals: nondecreasing in ``arrival_ns``.
         truth: what the scheduler's ``stopped`` asks.
-        max_steps, leaps: see ``Engine``.
+        max_steps, leaps, gives_up: see ``Engine``; vLLM itself never gives up.
 
     Returns:
         How it ended, and when (ns).
     """
-    backend = LinearBackend(time)
+    backend = TimedBackend(time)
     part = Partition(name=_MODEL.name, n_layers=1, home_pages=1, other_pages=0, activation_pages=0, kv_pages=1)
     engine = Engine(
         lanes=[Lane(index=0, shape=_MODEL, scheduler=scheduler, layout=_no_homes(scheduler), block_bytes=1)],
@@ -126,7 +143,7 @@ def serve_alone(
         journal=journal,
         leaps=leaps,
         max_steps=max_steps,
-        gives_up=False,  # vLLM would go on
+        gives_up=gives_up,
         use_every_ns=NEVER_NS,
     )
     return engine.run(arrivals), backend.now_ns

@@ -43,20 +43,24 @@ class Link:
         profile: bandwidth of each direction and of both together.
         slowdown_ppm: how much longer computation takes beside a copy in flight, in
             millionths. Measured on an H200: 0 over PCIe, 30,000 to 90,000 over NVLink.
+        copy_slowdown_ppm: how much longer a copy takes beside computation, while no copy of the other
+            direction is in flight. Over NVLink both want more of HBM than there is.
 
     Attributes:
-        may_slow: whether copies make computation beside them take longer.
+        may_slow: whether copies and the computation beside them make each other take longer.
 
     Raises:
-        ValueError: ``slowdown_ppm`` is negative.
+        ValueError: a slowdown is negative.
     """
 
-    def __init__(self, profile: LinkProfile, slowdown_ppm: int = 0) -> None:
-        if slowdown_ppm < 0:
-            raise ValueError(f"link: slowdown_ppm={slowdown_ppm} must be >= 0")
+    def __init__(self, profile: LinkProfile, slowdown_ppm: int = 0, copy_slowdown_ppm: int = 0) -> None:
+        for name, ppm in (("slowdown_ppm", slowdown_ppm), ("copy_slowdown_ppm", copy_slowdown_ppm)):
+            if ppm < 0:
+                raise ValueError(f"link: {name}={ppm} must be >= 0")
         self._profile = profile
-        self.may_slow = slowdown_ppm > 0
+        self.may_slow = slowdown_ppm > 0 or copy_slowdown_ppm > 0
         self._slowdown_ppm = slowdown_ppm
+        self._copy_slowdown_ppm = copy_slowdown_ppm
         self._clock_ns = 0  # what is left of each copy is known at this moment
         self._h2d: deque[Copy] = deque()
         self._d2h: deque[Copy] = deque()
@@ -75,8 +79,11 @@ class Link:
         return self._request(self._d2h, self._h2d, n_bytes, self._profile.d2h_bytes_per_s, at_ns)
 
     def compute_until(self, start_ns: int, work_ns: int) -> int:
-        """End of a computation of ``work_ns`` that starts at ``start_ns``, slowed beside copies in flight."""
-        if not self._slowdown_ppm:
+        """End of a computation of ``work_ns`` that starts at ``start_ns``, slowed beside copies in flight.
+
+        Those are slowed as well, and with them the ones that wait behind them.
+        """
+        if not self.may_slow:
             return start_ns + work_ns
         alone, beside = MILLION + self._slowdown_ppm, MILLION  # progress a nanosecond
         left, now_ns = work_ns * alone, start_ns
@@ -87,11 +94,34 @@ class Link:
                     break
                 left, now_ns = left - progress, copy.start_ns
             if copy.end_ns > now_ns:
+                self._slow_down(copy, now_ns, _ceil_div(left, beside))
                 progress = (copy.end_ns - now_ns) * beside
                 if left <= progress:
                     return now_ns + _ceil_div(left, beside)
                 left, now_ns = left - progress, copy.end_ns
         return now_ns + _ceil_div(left, alone)
+
+    def _slow_down(self, copy: Copy, now_ns: int, computing_ns: int) -> None:
+        """Postpone the end of a copy beside which something computes for so long, and the copies behind it."""
+        if not self._copy_slowdown_ppm or (self._h2d and self._d2h):
+            return
+        queue, rate = self._h2d, self._profile.h2d_bytes_per_s
+        if not queue:
+            queue, rate = self._d2h, self._profile.d2h_bytes_per_s
+        slowed = MILLION + self._copy_slowdown_ppm
+        whole_ns = _ceil_div((copy.end_ns - now_ns) * slowed, MILLION)
+        if computing_ns < whole_ns:  # the rest of it goes on alone
+            late_ns = computing_ns - computing_ns * MILLION // slowed
+        else:
+            late_ns = now_ns + whole_ns - copy.end_ns
+        copy.end_ns += late_ns
+        copy.left += late_ns * rate
+        free_ns, is_behind = 0, False
+        for each in queue:
+            if is_behind and each.start_ns < free_ns:
+                each.start_ns, each.end_ns = free_ns, each.end_ns + free_ns - each.start_ns
+            is_behind = is_behind or each is copy
+            free_ns = each.end_ns
 
     def _request(self, own: deque[Copy], other: deque[Copy], n_bytes: int, rate: int, at_ns: int) -> Copy:
         if other or len(own) > MOST_ENDED:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from policies.memory.experts import ExpertLayout, ExpertResidency
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from policies.memory.experts import ExpertLayout, OffloadCap
 from policies.moe import MoeShape
-from policies.types import LinkProfile
+from policies.types import HardwareProfile
 from sim.compute.moe import MoeRoofline, Ranks
 from sim.compute.roofline import Roofline
-from sim.compute.routing import Routing
+from sim.compute.routing import Routing, by_weights, uniform, zipf
 from sim.moe_backend import MoeBackend
 from sim.on_demand import OnDemandExperts
 from sim.staging import StagedExperts, StagingLink
@@ -15,45 +18,70 @@ from sim.staging import StagedExperts, StagingLink
 
 def open_moe_backend(
     shape: MoeShape,
-    layout: ExpertLayout,
-    machine: Roofline,
-    ranks: Ranks,
-    link: LinkProfile,
-    routing: Routing,
+    hardware: HardwareProfile,
     *,
-    away: ExpertResidency | None = None,
+    roofline: Mapping[str, float],
+    flops_per_s: int,
+    ranks: Mapping[str, Any],
+    routing: Mapping[str, Any],
+    away: OffloadCap | None = None,
 ) -> MoeBackend:
     """Make the ranks that serve a model.
 
     Args:
-        layout: the experts of a rank.
-        link: to host memory; ranks behind one share it.
+        hardware: of each rank; ranks behind one link to host memory share it.
+        roofline, flops_per_s: fitted constants, see ``Roofline``; ``ranks``: see ``Ranks``.
+        routing: ``kind`` and what that needs, see ``routing_of``.
         away: experts that never have a place, and are fetched when the router asks for them; ``None``: those that
             are offloaded are staged.
+
+    Raises:
+        ValueError: a constant is out of range, or the experts do not divide among the ranks.
     """
-    bytes_per_s = link.h2d_bytes_per_s // ranks.n_per_link
+    of, chosen = Ranks(**ranks), routing_of(shape, **routing)
+    layout = shape.experts(of.n_ranks, hardware.page_bytes)
+    bytes_per_s = hardware.link.h2d_bytes_per_s // of.n_per_link
     staging = StagingLink(
         bytes_per_s=bytes_per_s,
-        reduce_bytes_per_s=ranks.reduce_bytes_per_s if ranks.reduces_over_link else 0,
-        splits_regions=ranks.splits_regions,
+        reduce_bytes_per_s=of.reduce_bytes_per_s if of.reduces_over_link else 0,
+        splits_regions=of.splits_regions,
     )
+    machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
     return MoeBackend(
-        MoeRoofline(machine, shape, ranks, routing),
+        MoeRoofline(machine, shape, of, chosen),
         StagedExperts(shape.n_dense_layers, layout.gate_up_bytes, layout.down_bytes, staging),
         group_bytes=layout.group_bytes,
         group_shards=layout.group_shards,
         n_moe_layers=layout.n_layers,
         reload_bytes_per_s=bytes_per_s,
-        on_demand=None if away is None else _on_demand(away, routing, bytes_per_s),
+        on_demand=None if away is None else _on_demand(layout, away, chosen, bytes_per_s),
     )
 
 
-def _on_demand(away: ExpertResidency, routing: Routing, bytes_per_s: int) -> OnDemandExperts:
-    layout = away.layout
+def routing_of(shape: MoeShape, kind: str, *, exponent: float = 0.0, weights: Sequence[float] = ()) -> Routing:
+    """Make the routing of a model: ``uniform``, ``zipf`` with an exponent, or a ``histogram`` of weights.
+
+    Raises:
+        ValueError: the kind is unknown, or there is not one weight for every expert.
+    """
+    match kind:
+        case "uniform":
+            return uniform(shape.n_experts, shape.n_active)
+        case "zipf":
+            return zipf(shape.n_experts, shape.n_active, exponent)
+        case "histogram":
+            if len(weights) != shape.n_experts:
+                raise ValueError(f"routing.weights are {len(weights)} for {shape.n_experts} experts; give one for each")
+            return by_weights(weights, shape.n_active)
+        case _:
+            raise ValueError(f"routing.kind={kind} must be uniform, zipf or histogram")
+
+
+def _on_demand(layout: ExpertLayout, away: OffloadCap, routing: Routing, bytes_per_s: int) -> OnDemandExperts:
     return OnDemandExperts(
         routing,
         n_layers=layout.n_eligible_layers,
-        n_resident=layout.n_experts - away.cap.shards(layout),
+        n_resident=layout.n_experts - away.shards(layout),
         shard_bytes=layout.shard_bytes,
         bytes_per_s=bytes_per_s,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
+from math import log
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,15 @@ class LognormalMixture:
     def __post_init__(self) -> None:
         if not len(self.weights) == len(self.mu) == len(self.sigma) or abs(sum(self.weights) - 1) > 1e-3:
             raise ValueError("a mixture needs as many mu and sigma as weights, which sum to 1")
+
+    def scaled(self, factor: float) -> LognormalMixture:
+        """All numbers so many times as large, their bounds as well."""
+        return replace(
+            self,
+            mu=[mu + log(factor) for mu in self.mu],
+            least=round(self.least * factor),
+            most=round(self.most * factor),
+        )
 
     def draw(self, n: int, rng: np.random.Generator) -> list[int]:
         """Draw ``n`` numbers."""

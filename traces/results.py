@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from policies.backend import Batch, StepReport
+from policies.costs import Costs
 from policies.decision import Decision
 from policies.journal import GapCause, HbmUse
 from policies.serving.scheduler import Scheduler, Step
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 ROWS_PER_PART = 2**17
 """What a run that dies loses at most of a table; also the rows of a row group."""
 
+NS_PER_US = 1000
+
 MOST_NUMBERS, MOST_ROWS = 2**17, 2**14
 """Steps or gaps in flat lists, and rows of other tables, that wait as Python objects: some MiB."""
 
@@ -57,6 +60,8 @@ _request_facts = attrgetter(
     "n_hit_tokens",
     "max_gap_ns",
 )
+NEVER_SCHEDULED = None, 0
+
 _use_facts = attrgetter(*(item.name for item in fields(HbmUse)))
 
 
@@ -107,6 +112,7 @@ class RunWriter:
         self._decisions = self._feed_of_rows("decisions") if "decisions" in tables else None
         self._memory = self._feed_of_rows("memory") if "memory" in tables else None
         self._last_use: dict[int, tuple[int, ...]] = {}
+        self._scheduled: dict[Sequence, tuple[int, int]] = {}  # when first, and what it found in the cache
 
     def __enter__(self) -> Self:
         return self
@@ -123,8 +129,11 @@ class RunWriter:
         else:
             self._write_header("incomplete", f"{type(error).__name__}: {error}".removesuffix(": "))
 
-    def composed(self, lane: int, now_ns: int, step: Step, scheduler: Scheduler) -> None:
-        """Keep nothing: a step is a row once it has run."""
+    def composed(self, lane: int, now_ns: int, step: Step, scheduler: Scheduler) -> None:  # noqa: ARG002
+        """Note who is scheduled for the first time; a step is a row once it has run."""
+        for prefill in step.prefills:
+            if prefill.seq not in self._scheduled:
+                self._scheduled[prefill.seq] = now_ns, prefill.n_cached
 
     def ran(self, lane: int, batch: Batch, report: StepReport) -> None:
         """Keep one row a step."""
@@ -154,13 +163,15 @@ class RunWriter:
         """Keep one row a request."""
         rows = self._requests.told
         for seq in seqs:
-            rows.append((lane, *_request_facts(seq)))
+            rows.append((lane, *self._scheduled.pop(seq, NEVER_SCHEDULED), *_request_facts(seq)))
         if len(rows) >= self._most_rows:
             self._requests.hand_over()
 
     def outlived(self, lane: int, seqs: Iterable[Sequence]) -> None:
         """Keep one row for each request that is still there when the run ends."""
-        self._requests.told.extend((lane, *_request_facts(seq)) for seq in seqs)
+        self._requests.told.extend(
+            (lane, *self._scheduled.pop(seq, NEVER_SCHEDULED), *_request_facts(seq)) for seq in seqs
+        )
 
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
         """Keep one row a question, with view and targets if it changed anything."""
@@ -168,7 +179,7 @@ class RunWriter:
             return
         seen, wanted = (_json(view), _json(decision.targets)) if changed else (None, None)
         asked = (now_ns, view.step, view.ask, view.asker, decision.reason, view.n_short_blocks)
-        self._add(self._decisions, (*asked, changed, refused, seen, wanted))
+        self._add(self._decisions, (*asked, changed, refused, *_prices_ns(decision.costs), seen, wanted))
 
     def hbm(self, now_ns: int, uses: Seq[HbmUse]) -> None:
         """Keep a row for each model of which something changed."""
@@ -212,6 +223,14 @@ class RunWriter:
         write_json(self.folder / "run.json", {**self._header, "finished": finished, "state": state, "reason": reason})
 
 
+def _prices_ns(costs: Costs | None) -> tuple[int | None, ...]:
+    """What evicting, offloading, both and preempting would have cost."""
+    if costs is None:
+        return None, None, None, None
+    prices = costs.evict_us, costs.offload_us, costs.both_us, costs.preempt_us
+    return tuple(None if price is None else round(price * NS_PER_US) for price in prices)
+
+
 def _no_rows() -> Rows:
     return []
 
@@ -222,14 +241,28 @@ def _columns(rows: Rows) -> list[Values]:
 
 def _request_columns(rows: Rows) -> list[Values]:
     """Columns of ``RequestRow`` from the model and the facts of each sequence."""
-    model, number, arrival, n_prompt, n_output, max_output, first, last, finish, state, *counts, largest = zip(
-        *rows, strict=True
-    )
+    (
+        model,
+        scheduled,
+        first_hits,
+        number,
+        arrival,
+        n_prompt,
+        n_output,
+        max_output,
+        first,
+        last,
+        finish,
+        state,
+        *counts,
+        largest,
+    ) = zip(*rows, strict=True)
     spans = zip(n_output, first, last, strict=True)
     mean = [None if n < 2 or begun is None else (ended - begun) // (n - 1) for n, begun, ended in spans]
     max_gap = [None if gap is None else longest for gap, longest in zip(mean, largest, strict=True)]
     return [
-        number, model, arrival, n_prompt, n_output, max_output, first, finish, state, *counts, mean, max_gap
+        number, model, arrival, n_prompt, n_output, max_output, first, finish, state, *counts, scheduled, first_hits,
+        mean, max_gap,
     ]  # fmt: skip
 
 

@@ -29,7 +29,9 @@ class RequestRow:
         n_output_tokens: output tokens that it produced.
         max_output_tokens: as declared.
         n_recomputed_tokens: tokens computed again after a preemption.
-        n_hit_tokens: prompt tokens found in the prefix cache, over all (re)starts.
+        scheduled_ns: when a step that computes a part of it was first composed.
+        n_hit_tokens: prompt tokens found in the prefix cache, over all (re)starts; ``n_first_hit_tokens``: when it
+            was first scheduled.
         mean_gap_ns, max_gap_ns: over its gaps between two tokens, the mean rounded down;
             ``None`` with fewer than two tokens.
     """
@@ -46,6 +48,8 @@ class RequestRow:
     n_preemptions: Int32
     n_recomputed_tokens: int
     n_hit_tokens: int
+    scheduled_ns: int | None
+    n_first_hit_tokens: Int32
     mean_gap_ns: int | None
     max_gap_ns: int | None
 
@@ -75,6 +79,8 @@ class DecisionRow:
         asker: the model that is short, or that runs.
         changed: the answer took effect: it differs from what was in force, and fitted.
         refused: it differs, but did not fit; what was in force stays.
+        evict_cost_ns, offload_cost_ns, both_cost_ns, preempt_cost_ns: the price of each option before an eviction
+            (see ``policies/costs.py``); ``None``: it could not be done, or the question was another.
         view, targets: what the policy saw and what it wants of every model; only if ``changed``.
     """
 
@@ -86,6 +92,10 @@ class DecisionRow:
     n_short_blocks: Int32
     changed: bool
     refused: bool
+    evict_cost_ns: int | None
+    offload_cost_ns: int | None
+    both_cost_ns: int | None
+    preempt_cost_ns: int | None
     view: Json | None
     targets: Json | None
 

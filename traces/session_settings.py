@@ -19,12 +19,14 @@ from traces.streams import random_stream
 
 USES = {
     "equal": ("n_turns", "first_tokens", "added_tokens", "output_tokens", "think_s"),
-    "fit": ("fit", "least_turns", "most_turns", "total_turns"),
+    "fit": ("fit", "least_turns", "most_turns", "total_turns", "added_scale", "output_scale", "think_scale"),
     "file": ("path",),
 }
 """Settings that each kind reads, besides those of all."""
 
-OF_ALL = ("n_sessions", "n_at_once", "window_s", "declared_tokens")
+OF_ALL = ("n_sessions", "n_at_once", "window_s", "declared_tokens", "measured", "warm_up_turns")
+
+MEASURED = ("all", "without_first_turn", "replay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +39,14 @@ class SessionSettings:
         n_at_once: sessions side by side, the next begins when one ends; ``None``: each begins by itself.
         window_s: no turn arrives then or later; ``None``: the sessions are played to their ends.
         declared_tokens: see ``ClosedLoop``.
+        measured: which turns figures are of: ``all``; ``without_first_turn``; ``replay``: those with a first token
+            from the ``warm_up_turns``-th finish to the first end of a session after all have been started (VAMP VI-A).
         n_turns, first_tokens, added_tokens, output_tokens, think_s: of ``equal``: see ``equal_sessions``.
         fit: of ``fit``: a name in ``traces/fits/sessions.json``.
         least_turns, most_turns: of ``fit``: turns are as likely to be any number in between, instead of the fit's own.
         total_turns: these are moved by one here and there until they sum to this.
+        added_scale, output_scale, think_scale: of ``fit``: so many times the tokens that a turn adds and those of its
+            answer, and so many times the thinking.
         path: of ``file``: a trace with sessions.
 
     Raises:
@@ -52,6 +58,8 @@ class SessionSettings:
     n_at_once: int | None = None
     window_s: float | None = None
     declared_tokens: int | None = None
+    measured: str = "all"
+    warm_up_turns: int = 128
     n_turns: int | None = None
     first_tokens: int | None = None
     added_tokens: int | None = None
@@ -61,13 +69,20 @@ class SessionSettings:
     least_turns: int | None = None
     most_turns: int | None = None
     total_turns: int | None = None
+    added_scale: float = 1.0
+    output_scale: float = 1.0
+    think_scale: float = 1.0
     path: str | None = None
 
     def __post_init__(self) -> None:
         require_choice("sessions.kind", self.kind, USES)
+        require_choice("sessions.measured", self.measured, MEASURED)
+        require_positive("sessions.warm_up_turns", self.warm_up_turns, "turns")
         refuse_unused("sessions", self, "kind", (*OF_ALL, *USES[self.kind]))
         for name, unit in (("n_sessions", "sessions"), ("n_at_once", "sessions"), ("window_s", "s")):
             require_positive(f"sessions.{name}", getattr(self, name), unit)
+        for name in ("added_scale", "output_scale", "think_scale"):
+            require_positive(f"sessions.{name}", getattr(self, name), "times")
         needed = {"equal": USES["equal"], "fit": ("fit",), "file": ("path",)}[self.kind]
         for name in needed:
             if getattr(self, name) is None:
@@ -128,6 +143,12 @@ class SessionSettings:
     def _drawn(self, rng: np.random.Generator) -> Iterator[Session]:
         assert self.fit is not None
         fit = load_session_fit(self.fit)
+        fit = replace(
+            fit,
+            added_tokens=fit.added_tokens.scaled(self.added_scale),
+            output_tokens=fit.output_tokens.scaled(self.output_scale),
+            think_ms=fit.think_ms.scaled(self.think_scale),
+        )
         for number, n_turns in zip(count(), self._turns(rng)):
             drawn = fit if n_turns is None else replace(fit, turns=_always(n_turns))
             yield replace(next(drawn.sessions(rng)), name=f"s{number}")

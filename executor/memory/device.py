@@ -7,7 +7,7 @@ only when nothing can be refused any more are bytes destroyed and the new state 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from executor.memory.change import Outcome, work_out
 from executor.memory.extents import Extents
 from executor.memory.homes import Homes, Lent
+from executor.memory.masters import HostMasters, Masters
 from executor.memory.mover import Fetch, HomeId, Mover
 from executor.memory.ranges import AliasLending, Lending, LendMode, RemapLending, open_ranges
 from executor.memory.views import open_views
@@ -39,16 +40,23 @@ class DeviceMemory:
         driver: whose memory; it stays the caller's.
         models: extents of each.
         mode: how homes change hands.
+        masters: where master copies are kept; pinned host memory by default.
         poison: fill everything with NaN at first, and again what changes hands.
 
     Raises:
-        HbmOverdrawn: HBM or host memory does not suffice; nothing is held.
+        HbmOverdrawn: HBM or the memory for master copies does not suffice; nothing is held.
         DriverError: the driver refused something else; nothing is held.
         ValueError: pages are no multiple of the driver's granularity.
     """
 
     def __init__(
-        self, driver: Driver, models: Sequence[Extents], *, mode: LendMode = LendMode.ALIAS, poison: bool = False
+        self,
+        driver: Driver,
+        models: Sequence[Extents],
+        *,
+        mode: LendMode = LendMode.ALIAS,
+        masters: Masters | None = None,
+        poison: bool = False,
     ) -> None:
         _refuse_uneven_pages(driver, models)
         self.models = tuple(models)
@@ -56,10 +64,11 @@ class DeviceMemory:
         self._poison = poison
         self._homes = tuple(Homes.all_resident(extents.n_homes) for extents in models)
         self._is_sound = True
+        held = HostMasters(driver) if masters is None else masters
         try:
-            self._open(driver)
+            self._open(driver, held)
         except DriverOutOfMemory as refused:
-            raise HbmOverdrawn(f"{_sizes(models)}: {refused}; lower the shares or lend fewer layers") from refused
+            raise HbmOverdrawn(f"{_sizes(models, held)}: {refused}; lower the shares or lend fewer layers") from refused
 
     def homes(self, model: int) -> Homes:
         """What each home of a model serves as, which layers cycle and through which slots."""
@@ -74,7 +83,7 @@ class DeviceMemory:
         return self._views[model].weights[home]
 
     def master(self, model: int, layer: int) -> torch.Tensor:
-        """The master copy of a lendable layer: uint8, shape ``(region_bytes,)``, pinned host memory.
+        """The master copy of a lendable layer: uint8, shape ``(region_bytes,)``, in the memory of its tier.
 
         Raises:
             KeyError: the layer is not lendable.
@@ -97,7 +106,12 @@ class DeviceMemory:
         block = (shape.n_layers, 2, extents.block_tokens, shape.n_kv_heads, shape.head_dim)
         return self.kv(model).view(dtype).view(extents.n_block_ids, *block)
 
-    def apply(self, ops: Sequence[Op], mover: Mover) -> None:
+    @property
+    def is_sound(self) -> bool:
+        """Whether its state is known: not after a change that failed half-way and could not be undone."""
+        return self._is_sound
+
+    def apply(self, ops: Sequence[Op], mover: Mover, agree: Callable[[], None] | None = None) -> None:
         """Carry out ops in order: all of them or none.
 
         Blocks that were copied before a refusal stay copied: what a move writes to is free until
@@ -105,6 +119,7 @@ class DeviceMemory:
 
         Args:
             mover: does what happens to bytes; see ``Mover`` for what it is asked when.
+            agree: called when nothing of this memory can refuse any more; what it raises is a refusal like others.
 
         Raises:
             HbmOverdrawn: the driver lacks memory for a mapping; nothing was changed.
@@ -118,7 +133,7 @@ class DeviceMemory:
         remaps = self.mode is LendMode.REMAP and any(isinstance(op, Withdraw | Lend) for op in ops)
         mover.fence(outcome.changed, unmaps=remaps)
         try:
-            self._switch(ops, mover)
+            self._switch(ops, mover, agree)
         except BaseException as failure:
             self._is_sound = self._lending.agrees_with(self._homes)
             if self._is_sound and isinstance(failure, DriverOutOfMemory):
@@ -142,19 +157,19 @@ class DeviceMemory:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _open(self, driver: Driver) -> None:
+    def _open(self, driver: Driver, masters: Masters) -> None:
         with ExitStack() as closing:
             self._ranges = tuple(open_ranges(driver, extents, closing) for extents in self.models)
             is_alias = self.mode is LendMode.ALIAS
             self._lending: Lending = AliasLending(self._ranges) if is_alias else RemapLending(self._ranges)
-            self._views = tuple(open_views(driver, ranges, closing) for ranges in self._ranges)
+            self._views = tuple(open_views(driver, masters, ranges, closing) for ranges in self._ranges)
             if self._poison:
                 for views, extents in zip(self._views, self.models, strict=True):
                     for held in (*views.weights, views.kv[: extents.layout.n_base_blocks]):
                         held.fill_(POISON)
             self._closing = closing.pop_all()
 
-    def _switch(self, ops: Sequence[Op], mover: Mover) -> None:
+    def _switch(self, ops: Sequence[Op], mover: Mover, agree: Callable[[], None] | None) -> None:
         """Do what can be refused, and undo it if something is."""
         with ExitStack() as undo:
             for op in ops:
@@ -172,6 +187,8 @@ class DeviceMemory:
                             mover.copy(self.kv(model)[new], self.kv(model)[old])
                     case Cycle() | Load() | HoldOnHost():
                         pass  # the first two destroy weights: not before the last switch; the third was refused
+            if agree is not None:
+                agree()
             undo.pop_all()
 
     def _publish(self, outcome: Outcome, mover: Mover) -> None:
@@ -208,9 +225,9 @@ def _refuse_uneven_pages(driver: Driver, models: Sequence[Extents]) -> None:
             )
 
 
-def _sizes(models: Sequence[Extents]) -> str:
+def _sizes(models: Sequence[Extents], masters: Masters) -> str:
     """What the models want, for a person."""
     hbm = sum(each.n_homes * each.home_bytes + each.base_bytes for each in models)
-    host = sum(len(each.lendable) * each.region_bytes for each in models)
+    copies = sum(len(each.lendable) * each.region_bytes for each in models)
     names = ", ".join(each.shape.name for each in models)
-    return f"{names} want {hbm / GIB:.2f} GiB of HBM and {host / GIB:.2f} GiB of pinned host memory"
+    return f"{names} want {hbm / GIB:.2f} GiB of HBM and {copies / GIB:.2f} GiB of {masters.where}"

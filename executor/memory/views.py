@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from executor.memory.masters import Masters
 from executor.memory.ranges import ModelRanges
 from executor.memory.tensors import tensor_over
 from executor.vmm.driver import Driver
@@ -20,7 +21,7 @@ class ModelViews:
     Attributes:
         weights: by home, shape ``(region_bytes,)``.
         kv: the whole KV range, shape ``(n_block_ids, block_bytes)``, most of it without pages behind it.
-        masters: by lendable layer, shape ``(region_bytes,)``, pinned host memory.
+        masters: by lendable layer, shape ``(region_bytes,)``, in the memory of their tier.
     """
 
     weights: tuple[torch.Tensor, ...]
@@ -28,7 +29,7 @@ class ModelViews:
     masters: Mapping[int, torch.Tensor]
 
 
-def open_views(driver: Driver, ranges: ModelRanges, closing: ExitStack) -> ModelViews:
+def open_views(driver: Driver, masters: Masters, ranges: ModelRanges, closing: ExitStack) -> ModelViews:
     """View what a model has, and allocate its master copies.
 
     Args:
@@ -45,11 +46,5 @@ def open_views(driver: Driver, ranges: ModelRanges, closing: ExitStack) -> Model
             for home in range(extents.n_homes)
         ),
         kv=tensor_over(ranges.kv.address, kv_bytes, device).view(extents.n_block_ids, extents.block_bytes),
-        masters={layer: _pinned(driver, extents.region_bytes, closing) for layer in sorted(extents.lendable)},
+        masters={layer: masters.new(extents.region_bytes, closing) for layer in sorted(extents.lendable)},
     )
-
-
-def _pinned(driver: Driver, n_bytes: int, closing: ExitStack) -> torch.Tensor:
-    address = driver.pin(n_bytes)
-    closing.callback(driver.unpin, address)
-    return tensor_over(address, n_bytes, "cpu")

@@ -13,9 +13,10 @@ from executor.attention.kernels import AttentionKernels
 from executor.attention.paged import PagedAttention
 from executor.models.layout import LayerLayout
 from executor.models.llama import LlamaLayer, llama_layout, run_llama_layer
+from executor.models.moe import moe_layout
 from executor.models.opt import OptLayer, opt_layout, run_opt_layer
 from executor.models.rotary import rotary_tables
-from executor.models.spec import DecoderSpec, Family
+from executor.models.spec import DecoderSpec, Family, SumRanks
 from executor.models.step import StepInput
 
 OPT_POSITION_OFFSET = 2
@@ -47,12 +48,16 @@ class Decoder:
 
     Nothing here allocates memory that outlives a call, waits for the device, or keeps state;
     all of it can be captured into CUDA graphs if the kernels can.
+
+    Args:
+        sum_ranks: where this is one rank's part of a model.
     """
 
     spec: DecoderSpec
     layout: LayerLayout
     outer: OuterWeights
     attention: PagedAttention
+    sum_ranks: SumRanks | None = None
 
     def embed(self, step: StepInput) -> Tensor:
         """Return the residual stream before the first layer: (n_rows, hidden)."""
@@ -73,6 +78,10 @@ class Decoder:
                 return OptLayer(**views)
             case Family.LLAMA:
                 return LlamaLayer(**views)
+            case Family.MOE:
+                raise ValueError(
+                    f"model {self.spec.shape.name}: a layer with experts runs in two pieces, as MoeDecoder"
+                )
 
     def run_layer(
         self, weights: OptLayer | LlamaLayer, layer: int, hidden: Tensor, kv: Tensor, step: StepInput
@@ -86,9 +95,9 @@ class Decoder:
         """
         match weights:
             case OptLayer():
-                run_opt_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps)
+                run_opt_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps, self.sum_ranks)
             case LlamaLayer():
-                run_llama_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps)
+                run_llama_layer(weights, layer, hidden, kv, step, self.attention, self.spec.norm_eps, self.sum_ranks)
 
     def logits(self, hidden: Tensor, step: StepInput) -> Tensor:
         """Return the logits of the sampled rows: (n_sampled, vocab)."""
@@ -132,6 +141,8 @@ def layer_layout(spec: DecoderSpec) -> LayerLayout:
             layout = opt_layout(spec)
         case Family.LLAMA:
             layout = llama_layout(spec)
+        case Family.MOE:
+            layout = moe_layout(spec)
     if layout.n_bytes > spec.shape.layer_bytes:
         raise ValueError(
             f"model {spec.shape.name}: a layer takes {layout.n_bytes} bytes, layer_bytes says {spec.shape.layer_bytes}"
@@ -139,8 +150,10 @@ def layer_layout(spec: DecoderSpec) -> LayerLayout:
     return layout
 
 
-def build_decoder(spec: DecoderSpec, outer: OuterWeights, kernels: AttentionKernels) -> Decoder:
+def build_decoder(
+    spec: DecoderSpec, outer: OuterWeights, kernels: AttentionKernels, sum_ranks: SumRanks | None = None
+) -> Decoder:
     """Put a decoder together on the device of its outer weights."""
     device = outer.token_embedding.device
-    rotary = rotary_tables(spec, device) if spec.family is Family.LLAMA else None
-    return Decoder(spec, layer_layout(spec), outer, PagedAttention(kernels, rotary))
+    rotary = rotary_tables(spec, device) if spec.family is not Family.OPT else None
+    return Decoder(spec, layer_layout(spec), outer, PagedAttention(kernels, rotary), sum_ranks)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from executor.attention.paged import PagedAttention
 from executor.models.layout import LayerLayout
-from executor.models.spec import DecoderSpec
+from executor.models.spec import DecoderSpec, SumRanks
 from executor.models.step import StepInput
 
 
@@ -41,19 +41,37 @@ def llama_layout(spec: DecoderSpec) -> LayerLayout:
 
 
 def run_llama_layer(
-    weights: LlamaLayer, layer: int, hidden: Tensor, kv: Tensor, step: StepInput, attention: PagedAttention, eps: float
+    weights: LlamaLayer,
+    layer: int,
+    hidden: Tensor,
+    kv: Tensor,
+    step: StepInput,
+    attention: PagedAttention,
+    eps: float,
+    sum_ranks: SumRanks | None = None,
 ) -> None:
     """Add one layer to the residual stream, in place, and store its K and V.
 
     Args:
         hidden: (n_rows, hidden).
         kv: (n_blocks, n_layers, 2, block_tokens, n_kv_heads, head_dim).
+        sum_ranks: where the layer is divided among ranks.
     """
     size = (hidden.shape[1],)
     normed = functional.rms_norm(hidden, size, weights.attention_norm_weight, eps)
     attended = attention.attend(functional.linear(normed, weights.qkv_weight), kv, layer, step)
-    hidden.addmm_(attended, weights.out_weight.t())
+    _add(hidden, attended, weights.out_weight, sum_ranks)
 
     normed = functional.rms_norm(hidden, size, weights.mlp_norm_weight, eps)
     gate, up = functional.linear(normed, weights.gate_up_weight).chunk(2, dim=1)
-    hidden.addmm_(functional.silu(gate) * up, weights.down_weight.t())
+    _add(hidden, functional.silu(gate) * up, weights.down_weight, sum_ranks)
+
+
+def _add(hidden: Tensor, inputs: Tensor, weight: Tensor, sum_ranks: SumRanks | None) -> None:
+    """Project onto the residual stream."""
+    if sum_ranks is None:
+        hidden.addmm_(inputs, weight.t())
+        return
+    projected = functional.linear(inputs, weight)
+    sum_ranks(projected)
+    hidden += projected

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from executor.attention.paged import PagedAttention
 from executor.models.layout import LayerLayout
-from executor.models.spec import DecoderSpec
+from executor.models.spec import DecoderSpec, SumRanks
 from executor.models.step import StepInput
 
 
@@ -34,10 +34,11 @@ class OptLayer:
 
 def opt_layout(spec: DecoderSpec) -> LayerLayout:
     """Lay out one layer: matrices first, then vectors."""
-    hidden, ffn, qkv = spec.shape.hidden, spec.shape.ffn, spec.n_qkv_heads * spec.shape.head_dim
+    shape = spec.shape
+    hidden, ffn, qkv = shape.hidden, shape.ffn, spec.n_qkv_heads * shape.head_dim
     shapes = {
         "qkv_weight": (qkv, hidden),
-        "out_weight": (hidden, hidden),
+        "out_weight": (hidden, shape.n_heads * shape.head_dim),
         "up_weight": (ffn, hidden),
         "down_weight": (hidden, ffn),
         "qkv_bias": (qkv,),
@@ -53,19 +54,37 @@ def opt_layout(spec: DecoderSpec) -> LayerLayout:
 
 
 def run_opt_layer(
-    weights: OptLayer, layer: int, hidden: Tensor, kv: Tensor, step: StepInput, attention: PagedAttention, eps: float
+    weights: OptLayer,
+    layer: int,
+    hidden: Tensor,
+    kv: Tensor,
+    step: StepInput,
+    attention: PagedAttention,
+    eps: float,
+    sum_ranks: SumRanks | None = None,
 ) -> None:
     """Add one layer to the residual stream, in place, and store its K and V.
 
     Args:
         hidden: (n_rows, hidden).
         kv: (n_blocks, n_layers, 2, block_tokens, n_kv_heads, head_dim).
+        sum_ranks: where the layer is divided among ranks.
     """
     size = (hidden.shape[1],)
     normed = functional.layer_norm(hidden, size, weights.attention_norm_weight, weights.attention_norm_bias, eps)
     qkv = functional.linear(normed, weights.qkv_weight, weights.qkv_bias)
-    hidden += functional.linear(attention.attend(qkv, kv, layer, step), weights.out_weight, weights.out_bias)
+    _add(hidden, attention.attend(qkv, kv, layer, step), weights.out_weight, weights.out_bias, sum_ranks)
 
     normed = functional.layer_norm(hidden, size, weights.mlp_norm_weight, weights.mlp_norm_bias, eps)
     up = torch.ops.aten._addmm_activation(weights.up_bias, normed, weights.up_weight.t())  # ReLU inside the GEMM
-    hidden += functional.linear(up, weights.down_weight, weights.down_bias)
+    _add(hidden, up, weights.down_weight, weights.down_bias, sum_ranks)
+
+
+def _add(hidden: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor, sum_ranks: SumRanks | None) -> None:
+    """Project onto the residual stream; the bias counts once, however many ranks there are."""
+    if sum_ranks is None:
+        hidden += functional.linear(inputs, weight, bias)
+        return
+    projected = functional.linear(inputs, weight)
+    sum_ranks(projected)
+    hidden += projected.add_(bias)

@@ -10,6 +10,7 @@ from statistics import fmean
 
 import torch
 
+from executor.memory.masters import Tier
 from executor.profiling.grid import Grid
 from executor.profiling.loop import measure_loop
 from executor.profiling.machine import (
@@ -32,10 +33,11 @@ from traces.device_tables import Padding, Part, Timing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
-    """What is no model's, as it was measured with one of them."""
+    """What is no model's, as it was measured with one of them; ``link`` is that to the memory of ``tier``."""
 
     copy_bytes_per_s: int
     flops_per_s: int
+    tier: Tier
     link: LinkRates
     beside: Beside
     vmm_layer: VmmTimes
@@ -62,12 +64,15 @@ def profile(
     shapes: Sequence[ModelShape],
     grid: Grid,
     tell: Callable[[str], None],
+    *,
+    peer: Driver | None = None,
 ) -> Profile:
     """Measure a device with each of the models in turn.
 
     Args:
         hardware: its memory and page size; nothing else of it is read.
         tell: hears of what is being measured.
+        peer: in whose memory master copies are, instead of the host's: the link to it is measured.
 
     Raises:
         ValueError: a model does not fit the device.
@@ -77,14 +82,14 @@ def profile(
     models: list[tuple[ModelShape, Sequence[Timing]]] = []
     for shape in shapes:
         tell(f"{shape.name}: loading")
-        with _told_if_too_large(shape), specimen(driver, shape, hardware, grid) as model:
+        with _told_if_too_large(shape), specimen(driver, shape, hardware, grid, peer=peer) as model:
             tell(f"{shape.name}: steps")
             timings = list(measure_steps(model))
             tell(f"{shape.name}: loop")
             timings += measure_loop(model, [each for each in timings if each.part is Part.HEAD and each.n_seqs])
             if machine is None:
                 tell("link, driver, rates")
-                machine = _machine(driver, model)
+                machine = _machine(driver, model, peer)
             padding = model.padding
             models.append((shape, timings))
     if machine is None:
@@ -105,12 +110,13 @@ def _told_if_too_large(shape: ModelShape) -> Generator[None]:
         raise ValueError(f"model {shape.name}: {line}; stop other programs on the device or leave it out") from refused
 
 
-def _machine(driver: Driver, model: Specimen) -> MachineProfile:
+def _machine(driver: Driver, model: Specimen, peer: Driver | None) -> MachineProfile:
     grid = model.grid
     home_bytes = model.serving.memory.models[0].home_bytes
     return MachineProfile(
         copy_bytes_per_s=copy_bytes_per_s(model),
         flops_per_s=flops_per_s(model),
+        tier="host" if peer is None else "peer",
         link=link_rates(model),
         beside=beside_copies(model),
         vmm_layer=vmm_times(driver, min(home_bytes, model.hardware.hbm_bytes // 100), grid.n_calls),

@@ -32,7 +32,7 @@ SHARE = 0.94
 """Of the device's memory, for the model and its KV cache: the rest is the driver's, and the graphs'."""
 
 N_MASTERS = 2
-"""Layers with a copy in pinned host memory, for timing the link."""
+"""Layers with a master copy, for timing the link."""
 
 SEED = 0
 
@@ -143,8 +143,20 @@ class Specimen:
 
 
 @contextmanager
-def specimen(driver: Driver, shape: ModelShape, hardware: HardwareProfile, grid: Grid) -> Generator[Specimen]:
+def specimen(
+    driver: Driver,
+    shape: ModelShape,
+    hardware: HardwareProfile,
+    grid: Grid,
+    *,
+    n_masters: int = N_MASTERS,
+    peer: Driver | None = None,
+) -> Generator[Specimen]:
     """Load a model with random weights, the device to itself; leaving gives everything back.
+
+    Args:
+        n_masters: layers, from the first on, that have a master copy.
+        peer: in whose memory, instead of the host's.
 
     Raises:
         ValueError: it does not fit.
@@ -161,7 +173,7 @@ def specimen(driver: Driver, shape: ModelShape, hardware: HardwareProfile, grid:
         settings,
         vmm="alias",
         preemption="recompute",
-        lendable=[range(min(N_MASTERS, shape.n_layers))],
+        lendable=[range(min(n_masters, shape.n_layers))],
         weights={},
         seed=SEED,
     )
@@ -169,7 +181,7 @@ def specimen(driver: Driver, shape: ModelShape, hardware: HardwareProfile, grid:
     if driver.device == "cpu":
         torch.set_num_threads(1)  # as a run does
     clock = HostClock()
-    with open_serving(driver, planned, clock) as serving:
+    with open_serving(driver, planned, clock, peer=peer) as serving:
         device, spec = torch.device(driver.device), model.spec
         kernels = kernels_for(device)
         decoder = build_decoder(spec, random_outer(spec, SEED, device), kernels)

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
 from torch import Tensor
 
-from executor.memory.device import DeviceMemory
-from executor.memory.mover import Fetch, HomeId
+from executor.memory.homes import Homes
+from executor.memory.mover import Fetch, HomeId, Mover
 from executor.transfer.slots import Slots
 from executor.transfer.streams import Mark, Streams
 from policies.memory.ops import Cycle, Load, Op
+
+
+class Memory(Protocol):
+    """The memory whose bytes move."""
+
+    def homes(self, model: int) -> Homes:
+        """What each home of a model serves as."""
+        ...
+
+    def apply(self, ops: Sequence[Op], mover: Mover) -> None:
+        """Carry out ops, all of them or none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,7 @@ class StreamMover(Generic[Mark]):
     order of the ops, as in the simulator.
     """
 
-    def __init__(self, memory: DeviceMemory, slots: Sequence[Slots[Mark]], streams: Streams[Mark]) -> None:
+    def __init__(self, memory: Memory, slots: Sequence[Slots[Mark]], streams: Streams[Mark]) -> None:
         self._memory = memory
         self._slots = tuple(slots)
         self._streams = streams

@@ -35,16 +35,19 @@ class SwapSpace(Generic[Mark]):
 
     def restore(self, places: Sequence[int], blocks: Sequence[int]) -> None:
         """Copy back into blocks, behind all that was computed so far, and free the places."""
+        self._copy_back(places, blocks)
+
+    def discard(self, places: Sequence[int]) -> None:
+        """Free places whose content nobody will want."""
+        self._free.extend(places)
+
+    def _copy_back(self, places: Sequence[int], blocks: Sequence[int]) -> None:
         after = self._streams.mark()
         marks = [
             self._streams.fetch(self._kv[block], self._host[place], after)
             for place, block in zip(places, blocks, strict=True)
         ]
         self._hold(marks)
-        self.discard(places)
-
-    def discard(self, places: Sequence[int]) -> None:
-        """Free places whose content nobody will want."""
         self._free.extend(places)
 
     def _hold(self, marks: Sequence[Mark]) -> None:

@@ -8,6 +8,7 @@ Source: CUDA driver API, section "Virtual Memory Management".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -23,19 +24,27 @@ class NoGpu(Exception):
 class CudaDriver:
     """Virtual memory of one GPU. The thread that opens it has the primary context current from then on.
 
+    Args:
+        index: which GPU, as the driver counts them.
+        readers: further GPUs that read and write the mappings, over NVLink or PCIe. With any, it is the memory of a
+            peer, and the thread's current context stays what it was.
+
     Raises:
-        NoGpu: there is no driver, or no such device.
+        NoGpu: there is no driver, no such device, or no way from a reader to it.
         DriverError: the driver is there but refuses.
     """
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, readers: Sequence[int] = ()) -> None:
         _init(index)
+        for reader in readers:
+            _refuse_unreachable(reader, index)
         self.device = f"cuda:{index}"
         self._gpu = _checked("cuDeviceGet", cuda.cuDeviceGet(index))
         context = _checked("cuDevicePrimaryCtxRetain", cuda.cuDevicePrimaryCtxRetain(self._gpu))
-        _checked("cuCtxSetCurrent", cuda.cuCtxSetCurrent(context))
+        if not readers:
+            _checked("cuCtxSetCurrent", cuda.cuCtxSetCurrent(context))
         self._where = _in_hbm(index)
-        self._access = _read_write(index)
+        self._access = [_read_write(each) for each in (index, *readers)]
         granularity = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
         result = cuda.cuMemGetAllocationGranularity(self._where, granularity)
         self.granularity_bytes: int = _checked("cuMemGetAllocationGranularity", result)
@@ -61,8 +70,8 @@ class CudaDriver:
         _checked("cuMemMap", cuda.cuMemMap(address, n_bytes, 0, handle, 0))
 
     def allow_access(self, address: int, n_bytes: int) -> None:
-        """Let the GPU read and write mappings."""
-        _checked("cuMemSetAccess", cuda.cuMemSetAccess(address, n_bytes, [self._access], 1))
+        """Let the GPU, and its readers, read and write mappings."""
+        _checked("cuMemSetAccess", cuda.cuMemSetAccess(address, n_bytes, self._access, len(self._access)))
 
     def unmap(self, address: int, n_bytes: int) -> None:
         """Take mappings away. The driver waits for no kernel that touches them, and may accept what is not mapped."""
@@ -92,6 +101,13 @@ def _init(index: int) -> None:
     n_devices = _checked("cuDeviceGetCount", cuda.cuDeviceGetCount())
     if not 0 <= index < n_devices:
         raise NoGpu(f"there is no GPU {index}; this machine has {n_devices}")
+
+
+def _refuse_unreachable(reader: int, index: int) -> None:
+    _init(reader)
+    can = _checked("cuDeviceCanAccessPeer", cuda.cuDeviceCanAccessPeer(reader, index))
+    if not can:
+        raise NoGpu(f"GPU {reader} cannot reach the memory of GPU {index}: nvidia-smi topo -p2p r shows which can")
 
 
 def _in_hbm(index: int) -> Any:

@@ -21,6 +21,7 @@ from policies.setup import Serving
 from policies.types import GIB
 from tests.engine.recorder import Recorder
 from tests.executor.backend.stage import Setting, burst, make_engine, open_books, plan_of
+from tests.executor.vmm.worlds import open_cuda
 
 
 def planned(setting: Setting, **changed: object) -> Plan:
@@ -40,7 +41,10 @@ def planned(setting: Setting, **changed: object) -> Plan:
         ({"weights": {"gpt": "folder"}}, "backend.weights names gpt; the mix has opt, llama"),
         ({"weights": {"opt": "nowhere"}}, "nowhere has no config.json"),
         ({"serving": Serving(max_num_seqs=257)}, "serving.max_num_seqs=257 exceeds the 256 sequences"),
-        ({"serving": Serving(prefix_caching=True)}, "serving.prefix_caching: only the simulator knows it so far"),
+        (
+            {"serving": Serving(prefix_caching=True)},
+            "serving.prefix_caching: V0 may count blocks that are gone; set serving.scheduler=vllm_v1",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused(changed: dict[str, object], told: str) -> None:
@@ -112,12 +116,32 @@ def test_hbm_that_is_too_small_is_a_line_and_nothing_is_left() -> None:
         pass
 
 
+def with_peer(**changed: object) -> Plan:
+    setting = replace(Setting(), tier="peer")
+    return replace(plan_of(setting, *open_books(setting)), **changed)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_peer_that_is_too_small_for_the_master_copies_is_told_how_much_is_needed() -> None:
+    wanted = with_peer()
+    small = replace(wanted, hardware=replace(wanted.hardware, hbm_bytes=wanted.peer_bytes - 1))
+    with pytest.raises(ValueError, match=r"backend\.peer=1: master copies need .* GiB of its memory, .*tier=host"):
+        factory.check("memfd", small)
+    assert wanted.host_bytes == 0  # nothing is pinned for them
+
+
+@pytest.mark.gpu
+def test_a_peer_that_is_not_there_is_a_line() -> None:
+    open_cuda().close()
+    with pytest.raises(ValueError, match=r"backend\.peer=99: there is no GPU 99; .* name another GPU, or set"):
+        factory.check("cuda", with_peer(peer=99))
+
+
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[], FaultyDriver]:
     """Put a driver that fails on command in the place of the real one; call it for the one that was opened."""
     opened: list[FaultyDriver] = []
 
-    def open_driver(_world: str, hardware: object) -> FaultyDriver:
+    def open_driver(_world: str, hardware: object, _index: int) -> FaultyDriver:
         del hardware
         opened.append(FaultyDriver(MemfdDriver(Setting().hardware.hbm_bytes)))
         return opened[-1]
@@ -162,8 +186,8 @@ def test_a_driver_that_fails_while_models_are_loaded_leaves_nothing(
     wanted = plan_of(setting, *open_books(setting))
     real = factory.open_driver
 
-    def open_faulty(world: devices.World, hardware: object) -> object:
-        driver = real(world, hardware)  # pyright: ignore[reportArgumentType]
+    def open_faulty(world: devices.World, hardware: object, index: int) -> object:
+        driver = real(world, hardware, index)  # pyright: ignore[reportArgumentType]
         assert isinstance(driver, FaultyDriver)
         driver.set_fault(Fault(nth=3, call=call))
         return driver

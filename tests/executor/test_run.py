@@ -53,6 +53,13 @@ def test_layers_are_lent_by_the_idle_and_by_the_running_model_and_come_back(fini
     assert {"lend_inactive", "lend_active", "revert"} <= reasons, reasons
 
 
+def test_with_a_peer_as_the_tier_it_runs_as_well(tmp_path: Path) -> None:
+    done = run(tmp_path / "tiny", "backend.tier=peer", "compare=[mirage]", "workload.duration_s=0.5")
+    assert done.returncode == 0, done.stderr
+    (tables,) = runs_in(tmp_path / "tiny").values()
+    assert set(tables.columns("requests", ["outcome"])["outcome"].tolist()) == {"finished"}
+
+
 def test_results_name_the_device_and_what_ran_on_it(finished: Path) -> None:
     folder = next(iter(runs_in(finished).values())).folder
     header = read_json(folder / "run.json")
@@ -65,6 +72,7 @@ def test_results_name_the_device_and_what_ran_on_it(finished: Path) -> None:
     ("override", "told"),
     [
         ("backend.vmm=page", "the executor maps a whole layer at once; choose alias or range"),
+        ("backend={tier: peer, peer: 0}", "backend.peer=0: GPU 0 serves; name another one"),
         ("parallel.jobs=2", "backend.world=memfd has one device; set parallel.jobs=1"),
         ("mix.models.tiny_opt.share=0.2", "model tiny-opt: 20% of memfd_tiny"),
         ("hardware.page_bytes=100000", "granularity_bytes=100000 must be a multiple of"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from bench.fit_roofline import read_machine
 from policies.backend import Batch, StepReport
 from policies.decision import Decision
 from policies.engine import Engine, Outcome
@@ -18,7 +17,7 @@ from policies.journal import GapCause, HbmUse
 from policies.lane import Lane, TrueLengths
 from policies.lru_experts import LruExperts
 from policies.memory.ledger import Ledger
-from policies.moe_setup import ServedMoe, all_away, open_moe
+from policies.moe_setup import ServedMoe, open_moe
 from policies.policy import Policy
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence
@@ -27,7 +26,6 @@ from policies.setup import Serving
 from policies.types import MIB, HardwareProfile, LinkProfile
 from policies.vamp import Vamp
 from policies.view import MemoryView
-from sim.compute.routing import uniform
 from sim.moe_factory import open_moe_backend
 from tests.sim.test_moe_model_files import read
 from tests.sim.test_moe_roofline import read_ranks
@@ -105,7 +103,8 @@ def serve(
 ) -> Served:
     """Serve sessions in a closed loop to their end."""
     shape, ranks = read("qwen3_next_80b_a3b"), read_ranks("h100_nvl_x2")
-    hardware = _hardware()
+    machine: Any = OmegaConf.to_container(OmegaConf.load(CONF / "hardware" / "h100_nvl.yaml"))
+    hardware = _hardware(machine)
     layout = shape.experts(ranks.n_ranks, hardware.page_bytes)
     taken = layout.total_bytes + shape.rest_bytes(ranks.n_ranks) + kv_mib * MIB
     served = ServedMoe(
@@ -115,10 +114,15 @@ def serve(
         activation_bytes=int(SHARE * hardware.hbm_bytes) - taken - 4 * MIB,
     )
     ledger, lane = open_moe(served, hardware, serving, policy)
-    machine = read_machine(CONF / "hardware" / "h100_nvl.yaml")
-    routing = uniform(shape.n_experts, shape.n_active)
-    gone = all_away(layout, policy.cap) if isinstance(policy, LruExperts) else None
-    backend = open_moe_backend(shape, layout, machine, ranks, hardware.link, routing, away=gone)
+    backend = open_moe_backend(
+        shape,
+        hardware,
+        roofline=machine["roofline"],
+        flops_per_s=machine["flops_per_s"],
+        ranks=asdict(ranks),
+        routing={"kind": "uniform"},
+        away=policy.cap if isinstance(policy, LruExperts) else None,
+    )
     loop = ClosedLoop(sessions, max_context_tokens=shape.max_context_tokens, n_at_once=n_at_once)
     if isinstance(policy, Vamp) and policy.foresight and lane.asking is not None:
         lane.asking.foresees = loop.is_continued
@@ -140,8 +144,7 @@ def serve(
     return Served(outcome=outcome, end_ns=backend.now_ns, log=log, ledger=ledger, lane=lane)
 
 
-def _hardware() -> HardwareProfile:
-    values: Any = OmegaConf.to_container(OmegaConf.load(CONF / "hardware" / "h100_nvl.yaml"))
+def _hardware(values: Any) -> HardwareProfile:
     link = {key: value for key, value in values["link"].items() if key.endswith("bytes_per_s")}
     fields = {key: values[key] for key in ("name", "hbm_bytes", "hbm_bytes_per_s", "page_bytes")}
     return HardwareProfile(link=LinkProfile(**link), **fields)

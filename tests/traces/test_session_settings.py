@@ -26,11 +26,12 @@ def test_in_house_sessions_end_with_the_footprint_that_the_crossings_imply(name:
 
 
 def test_the_replay_has_as_many_turns_as_the_papers() -> None:
-    # Golden: VAMP table III, 48 sessions and 2103 turns; a quarter go beyond turn 61.
+    # Golden: VAMP table III, 48 sessions and 2103 turns; figure 8: fewer than 12 sessions beyond turn 61.
     sessions = list(read("swe_replay").sessions(3))
     turns = [len(session.turns) for session in sessions]
     assert (len(turns), sum(turns)) == (48, 2103)
-    assert 6 <= sum(1 for n in turns if n > 61) <= 22
+    assert min(turns) >= 25
+    assert sum(1 for n in turns if n > 61) < 12
     assert len({session.name for session in sessions}) == 48
 
 
@@ -66,3 +67,12 @@ def test_turns_are_those_of_the_fit_unless_they_are_given() -> None:
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read("swe_closed", **changes)
+
+
+def test_scales_multiply_what_a_fit_draws() -> None:
+    plain, scaled = (next(read("swe_replay", added_scale=1.0, **of).sessions(1)) for of in ({}, {"think_scale": 4.0}))
+    assert [turn.n_new_tokens for turn in scaled.turns] == [turn.n_new_tokens for turn in plain.turns]
+    for before, after in zip(plain.turns[1:], scaled.turns[1:], strict=True):
+        assert abs(after.think_ns - 4 * before.think_ns) <= 4_000_000  # whole milliseconds
+    with pytest.raises(ValueError, match=r"added_scale"):
+        read("in_house_h100", added_scale=2.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from executor.backend import ExecutorBackend
 from executor.clock import HostClock
+from executor.memory.masters import Tier
 from executor.models.step import Row
 from executor.plan import Plan, plan
 from executor.serving import Serving as Staged
@@ -27,12 +28,14 @@ from policies.memory.ledger import Ledger
 from policies.memory.ops import Op
 from policies.mirage import Mirage
 from policies.policy import Policy
+from policies.ranks import of_rank
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel, Serving, open_lanes, open_ledger
 from policies.types import GB, MIB, NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape
 from tests.engine.recorder import Recorder
 from tests.engine.worlds import arrival
-from tests.executor.vmm.worlds import open_cuda
+from tests.executor.ranks.threads import Together, open_ranks
+from tests.executor.vmm.worlds import open_cuda, open_cuda_peer
 
 World = Literal["memfd", "cuda"]
 PAGES: dict[World, int] = {"memfd": 4096, "cuda": 2 * MIB}
@@ -80,12 +83,15 @@ def shape(name: str, size: Size, *, n_layers: int, gated: bool) -> ModelShape:
 class Setting:
     """What is served how, on which device.
 
-    ``n_base_blocks``: KV blocks that each model has at least.
+    ``n_base_blocks``: KV blocks that each model has at least. ``size``: of both, else the world's.
     """
 
     world: World = "memfd"
     policy: Policy = LENDS_FREELY
     vmm: Literal["alias", "range"] = "range"
+    tier: Tier = "host"
+    n_ranks: int = 1
+    size: Size | None = None
     n_base_blocks: int = 9
     serving: Serving = SERVING
     tenancy: TemporalSharing = EVERY_STEP
@@ -93,8 +99,14 @@ class Setting:
 
     @property
     def shapes(self) -> tuple[ModelShape, ModelShape]:
-        """An OPT of five layers and a Llama of four."""
-        size = SIZES[self.world]
+        """What one rank holds of an OPT of five layers and a Llama of four."""
+        opt, llama = self.whole_shapes
+        return of_rank(opt, self.n_ranks), of_rank(llama, self.n_ranks)
+
+    @property
+    def whole_shapes(self) -> tuple[ModelShape, ModelShape]:
+        """Both models undivided."""
+        size = self.size or SIZES[self.world]
         return shape("opt", size, n_layers=5, gated=False), shape("llama", size, n_layers=4, gated=True)
 
     @property
@@ -201,6 +213,7 @@ class Stage:
     ledger: Ledger
     lanes: list[Lane]
     staged: Staged
+    together: Together | None = None
 
     def engine(self, backend: Backend, journal: Journal) -> Engine:
         """An engine on these models."""
@@ -233,7 +246,7 @@ def open_books(setting: Setting) -> tuple[Ledger, list[Lane]]:
 def plan_of(setting: Setting, ledger: Ledger, lanes: list[Lane]) -> Plan:
     """What the executor makes of it; every layer may be lent."""
     return plan(
-        setting.served,
+        [replace(model, shape=whole) for model, whole in zip(setting.served, setting.whole_shapes, strict=True)],
         ledger,
         [lane.layout for lane in lanes],
         setting.hardware,
@@ -243,6 +256,8 @@ def plan_of(setting: Setting, ledger: Ledger, lanes: list[Lane]) -> Plan:
         lendable=[range(each.n_layers) for each in setting.shapes],
         weights={},
         seed=7,
+        tier=setting.tier,
+        n_ranks=setting.n_ranks,
     )
 
 
@@ -251,19 +266,40 @@ def open_stage(setting: Setting, record: Record | None = None) -> Generator[Stag
     """Open a device with NaN wherever nothing was written. At the end nothing may be left with the driver."""
     ledger, lanes = open_books(setting)
     inner = open_cuda() if setting.world == "cuda" else MemfdDriver(setting.hardware.hbm_bytes, PAGES[setting.world])
-    driver = FaultyDriver(inner)
+    driver, peer = FaultyDriver(inner), open_peer(setting)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         watch = record.watch if record else None
-        staged = open_serving(driver, plan_of(setting, ledger, lanes), HostClock(), watch=watch, poison=True)
-        with staged:
-            yield Stage(setting, driver, ledger, lanes, staged)
-            driver.set_fault(None)
+        wanted = plan_of(setting, ledger, lanes)
+        others = [
+            FaultyDriver(MemfdDriver(setting.hardware.hbm_bytes, PAGES["memfd"])) for _ in range(1, setting.n_ranks)
+        ]
+        with ExitStack() as held:
+            together = held.enter_context(open_ranks(wanted, others)) if others else None
+            ranks = together.leader if together else None
+            staged = held.enter_context(
+                open_serving(driver, wanted, HostClock(), peer=peer, watch=watch, ranks=ranks, poison=True)
+            )
+            yield Stage(setting, driver, ledger, lanes, staged, together)
+            for each in (driver, *others):
+                each.set_fault(None)
         assert driver.live == Live()
+        assert peer is None or peer.live == Live()
     finally:
         torch.set_num_threads(n_threads)
         driver.close()
+        if peer:
+            peer.close()
+
+
+def open_peer(setting: Setting) -> FaultyDriver | None:
+    """The device that keeps master copies, where the setting has one."""
+    if setting.tier == "host":
+        return None
+    if setting.world == "cuda":
+        return FaultyDriver(open_cuda_peer())
+    return FaultyDriver(MemfdDriver(setting.hardware.hbm_bytes, PAGES["memfd"]))
 
 
 def burst(n_requests: int = 10, n_prompt: int = 40, n_output: int = 24) -> list[Arrival]:

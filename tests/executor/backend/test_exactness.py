@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
+from executor.memory.masters import Tier
 from executor.transfer.slots import Slots
 from executor.vmm.driver import DriverError
 from executor.vmm.faulty import Fault
@@ -33,6 +34,7 @@ N_REPLAYED = 80
 
 every_world = pytest.mark.parametrize("world", WORLDS)
 every_mode = pytest.mark.parametrize("vmm", VMM)
+every_tier = pytest.mark.parametrize("tier", get_args(Tier))
 
 
 @pytest.fixture
@@ -66,9 +68,9 @@ def n_different(hidden: Iterable[Tensor], record: Record) -> int:
     return sum(not torch.equal(ours, asked.hidden) for ours, asked in pairs)
 
 
-def roomy(world: World, vmm: Literal["alias", "range"]) -> Setting:
+def roomy(world: World, vmm: Literal["alias", "range"], tier: Tier = "host") -> Setting:
     """Base blocks for all that the schedule ever borrowed."""
-    return Setting(world=world, vmm=vmm, n_base_blocks=120)
+    return Setting(world=world, vmm=vmm, tier=tier, n_base_blocks=120)
 
 
 def lent(stage: Stage, n_loans: int, n_slots: int) -> list[Target]:
@@ -109,11 +111,12 @@ def test_with_lending_forced_all_the_time_it_is_the_same(
 
 @every_world
 @every_mode
+@every_tier
 def test_with_another_residency_forced_before_every_step_it_is_the_same(
-    record: Record, world: World, vmm: Literal["alias", "range"]
+    record: Record, world: World, vmm: Literal["alias", "range"], tier: Tier
 ) -> None:
     random = Random(1)
-    with open_stage(roomy(world, vmm)) as stage:
+    with open_stage(roomy(world, vmm, tier)) as stage:
 
         def change(_nth: int) -> None:
             n_loans = random.randint(0, 2)
@@ -123,9 +126,10 @@ def test_with_another_residency_forced_before_every_step_it_is_the_same(
 
 
 @every_world
+@every_tier
 @pytest.mark.parametrize("nth", range(6))
-def test_one_skipped_fetch_is_noticed(record: Record, world: World, nth: int) -> None:
-    with open_stage(roomy(world, "alias")) as stage:
+def test_one_skipped_fetch_is_noticed(record: Record, world: World, tier: Tier, nth: int) -> None:
+    with open_stage(roomy(world, "alias", tier)) as stage:
         force(stage, *lent(stage, 2, 1))
         skip_fetch(stage, nth)
         assert n_different(replay(stage, renamed(record)), record) > 0

@@ -12,6 +12,7 @@ import torch
 from executor.memory.device import DeviceMemory
 from executor.memory.extents import Extents, measure
 from executor.memory.homes import Lent, Loading, Resident, Slot
+from executor.memory.masters import PeerMasters, Tier
 from executor.memory.mover import AtOnce, Mover
 from executor.memory.ranges import LendMode
 from executor.vmm.books import Live
@@ -22,7 +23,7 @@ from policies.memory.ledger import Ledger, partition
 from policies.memory.ops import Op
 from policies.memory.residency import Residency, Target
 from policies.types import GB, HardwareProfile, LinkProfile, ModelShape
-from tests.executor.vmm.worlds import open_cuda
+from tests.executor.vmm.worlds import open_cuda, open_cuda_peer
 
 BLOCK_TOKENS = 4
 HBM_PAGES = 128
@@ -33,6 +34,13 @@ def open_driver(world: str) -> FaultyDriver:
     """A watched driver of this kind of device."""
     if world == "cuda":
         return FaultyDriver(open_cuda())
+    return FaultyDriver(MemfdDriver(HBM_PAGES * PAGES[world], PAGES[world]))
+
+
+def open_peer(world: str) -> FaultyDriver:
+    """A watched driver of a second device of this kind, with room for every master copy."""
+    if world == "cuda":
+        return FaultyDriver(open_cuda_peer())
     return FaultyDriver(MemfdDriver(HBM_PAGES * PAGES[world], PAGES[world]))
 
 
@@ -179,11 +187,15 @@ def _unordered(residency: Residency) -> tuple[object, ...]:
 
 
 @contextmanager
-def open_scene(world: str = "memfd", mode: LendMode = LendMode.ALIAS, *, poison: bool = True) -> Generator[Scene]:
+def open_scene(
+    world: str = "memfd", mode: LendMode = LendMode.ALIAS, tier: Tier = "host", *, poison: bool = True
+) -> Generator[Scene]:
     """Both models at home with weights of their own. At the end nothing may be left with the driver."""
     driver = open_driver(world)
     ledger, extents = open_books(PAGES[world])
-    memory = DeviceMemory(driver, extents, mode=mode, poison=poison)
+    peer = open_peer(world) if tier == "peer" else None
+    masters = PeerMasters(peer, driver.device) if peer else None
+    memory = DeviceMemory(driver, extents, mode=mode, masters=masters, poison=poison)
     scene = Scene(driver, ledger, memory)
     scene.fill()
     try:
@@ -192,4 +204,7 @@ def open_scene(world: str = "memfd", mode: LendMode = LendMode.ALIAS, *, poison:
         driver.set_fault(None)
         memory.close()
         driver.close()
+        if peer:
+            peer.close()
     assert driver.live == Live()
+    assert peer is None or peer.live == Live()

@@ -2,20 +2,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 
 from executor.memory.device import POISON, DeviceMemory
+from executor.memory.masters import PeerMasters, Tier
 from executor.memory.mover import AtOnce, Fetch, HomeId
 from executor.memory.ranges import LendMode
 from executor.vmm.books import Live
 from executor.vmm.driver import DriverError
 from executor.vmm.faulty import Fault, FaultyDriver
+from executor.vmm.memfd import MemfdDriver
 from policies.errors import HbmOverdrawn
 from policies.memory.ops import Cycle, Lend, Load, MoveBlocks, Op, Withdraw
 from policies.memory.residency import Loan, Target
-from tests.executor.memory.scenes import BLOCK_TOKENS, PAGES, Scene, open_books, open_driver, open_scene
+from tests.executor.memory.scenes import BLOCK_TOKENS, PAGES, Scene, open_books, open_driver, open_peer, open_scene
 
 WIDE, DEEP = 0, 1
 NOTHING = Target()
@@ -25,6 +28,7 @@ LENT_TO_WIDE = Target(cycling=(0, 2), n_slots=1, loans=(Loan(2, WIDE),))
 WORLDS = [pytest.param("memfd", id="memfd"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)]
 every_mode = pytest.mark.parametrize("mode", list(LendMode))
 every_world = pytest.mark.parametrize("world", WORLDS)
+every_tier = pytest.mark.parametrize("tier", get_args(Tier))
 
 
 def addresses(scene: Scene) -> list[int]:
@@ -42,8 +46,11 @@ def addresses(scene: Scene) -> list[int]:
 
 @every_world
 @every_mode
-def test_a_lent_home_is_the_borrowers_kv_cache_and_comes_back_with_its_weights(world: str, mode: LendMode) -> None:
-    with open_scene(world, mode) as scene:
+@every_tier
+def test_a_lent_home_is_the_borrowers_kv_cache_and_comes_back_with_its_weights(
+    world: str, mode: LendMode, tier: Tier
+) -> None:
+    with open_scene(world, mode, tier) as scene:
         lent = scene.memory.models[WIDE].layout.range_of(DEEP, 2)
         scene.enact(NOTHING, LENT_TO_WIDE)
         assert set(range(lent[0], lent[0] + lent[1])) <= set(scene.held_blocks(WIDE))
@@ -68,9 +75,10 @@ def test_lending_and_restoring_a_thousand_times_leaks_nothing_and_keeps_every_we
 
 
 @every_mode
-def test_no_view_ever_moves(mode: LendMode) -> None:
+@every_tier
+def test_no_view_ever_moves(mode: LendMode, tier: Tier) -> None:
     """Captured graphs hold addresses: sglang pull request 32718."""
-    with open_scene(mode=mode) as scene:
+    with open_scene(mode=mode, tier=tier) as scene:
         before, held = addresses(scene), scene.memory.weights(DEEP, 2)
         scene.enact(NOTHING, LENT_TO_WIDE)
         assert addresses(scene) == before
@@ -106,6 +114,31 @@ def test_opening_that_any_driver_call_refuses_leaves_nothing_behind(world: str, 
     driver.set_fault(None)
     DeviceMemory(driver, extents, mode=mode).close()
     driver.close()
+
+
+@every_world
+def test_opening_that_the_peer_refuses_leaves_nothing_behind_on_either_device(world: str) -> None:
+    driver, peer = open_driver(world), open_peer(world)
+    _, extents = open_books(PAGES[world])
+    masters = PeerMasters(peer, driver.device)
+    DeviceMemory(driver, extents, masters=masters).close()
+    for nth in range(0, sum(peer.n_calls[call] for call in ("reserve", "create", "map", "allow_access")), 3):
+        peer.set_fault(Fault(nth=nth, out_of_memory=nth % 2 == 0))
+        with pytest.raises(HbmOverdrawn if nth % 2 == 0 else DriverError):
+            DeviceMemory(driver, extents, masters=masters)
+        assert driver.live == peer.live == Live()
+    driver.close()
+    peer.close()
+
+
+def test_a_peer_with_too_little_memory_is_named_with_what_is_wanted_of_it() -> None:
+    driver, peer = open_driver("memfd"), FaultyDriver(MemfdDriver(20 * PAGES["memfd"], PAGES["memfd"]))
+    _, extents = open_books(PAGES["memfd"])
+    with pytest.raises(HbmOverdrawn, match=r"GiB of HBM and .* of memory of the peer cpu: create failed.*lend fewer"):
+        DeviceMemory(driver, extents, masters=PeerMasters(peer, driver.device))
+    assert driver.live == peer.live == Live()
+    driver.close()
+    peer.close()
 
 
 def test_what_does_not_fit_is_said_with_its_size_and_the_mend() -> None:

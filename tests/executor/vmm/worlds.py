@@ -51,6 +51,16 @@ def open_cuda() -> Driver:
         pytest.skip(str(missing))
 
 
+def open_cuda_peer() -> Driver:
+    """The memory of a second GPU as the first sees it, or the test is skipped."""
+    open_cuda().close()
+    module = import_module("executor.vmm.cuda")
+    try:
+        return module.CudaDriver(1, readers=(0,))
+    except module.NoGpu as missing:
+        pytest.skip(str(missing))
+
+
 @cache
 def _keep_context() -> Driver:
     """A driver that is never closed: else each test would wait for a new context."""
