@@ -20,6 +20,7 @@ SCORED = ("e2e", "e2e-range", "ablation", "micro", "arithmetic")
 SECOND_HAND = {"M033"}
 """Contradicts the paper's own text: not to be scored unless the second version is obtained."""
 
+
 @cache
 def experiment(name: str) -> Experiment:
     """Composing one takes a second."""
