@@ -2,7 +2,8 @@
 
     python -m bench.sensitivity --out docs/claims
 
-Scores the ten end-to-end claims that are farthest from the paper under every assumption, baseline and system alike.
+Scores the end-to-end claims that are farthest from the paper, and those in the wrong direction, under every assumption,
+baseline and system alike.
 The experiments are those of ``python -m sim claims`` at two loads and 40 s, so that all of it takes minutes. Writes
 ``sensitivity.csv`` and a figure; runs that are there are not done again.
 """
@@ -112,7 +113,8 @@ def scored_under(assumption: Assumption, root: Path) -> list[Scored]:
 def rows(found: Sequence[tuple[Assumption, list[Scored]]]) -> Iterator[tuple[str, ...]]:
     """A row for each of the farthest claims and each assumption; TBT by its other definitions below."""
     errors = {each.entry.id: each.error or 0.0 for each in found[0][1]}
-    farthest = sorted(errors, key=lambda name: -errors[name])[:N_FARTHEST]
+    wrong = [each.entry.id for each in found[0][1] if not each.is_right]
+    farthest = dict.fromkeys([*sorted(errors, key=lambda name: -errors[name])[:N_FARTHEST], *wrong])
     for name in farthest:
         for assumption, scored in found:
             (each,) = [one for one in scored if one.entry.id == name]

@@ -42,7 +42,7 @@ def rates(drawn: Drawn) -> Numbers:
     return {
         f"{metric}_ratio_{system}": drawn.mean(system, metric) / drawn.mean(base, metric)
         for system in drawn.systems[1:]
-        for metric, *_ in MERITS
+        for metric in (*(name for name, *_ in MERITS), "max_gap_p99")
     }
 
 
