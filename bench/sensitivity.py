@@ -28,7 +28,7 @@ SHORTER: Mapping[str, tuple[str, ...]] = {
     "mirage/fig8_c1": ("loads=[0.6,0.9]",),
     "mirage/fig14": ("loads=[0.6,0.9]", "compare=[recompute,pie,mirage]"),
 }
-FOR_ALL = ("workload.duration_s=40", "parallel.jobs=1", "grid.seed=[0]", "output.figures=false")
+FOR_ALL = ("workload.duration_s=40", "parallel.jobs=1", "output.figures=false")
 
 N_FARTHEST = 10
 

@@ -76,7 +76,9 @@ def test_experts_are_offloaded_only_where_there_are_some() -> None:
         built("compare=[vamp]")
 
 
-@pytest.mark.parametrize("group", ["hardware", "mix", "tenancy", "serving", "backend", "lengths", "arrivals"])
+@pytest.mark.parametrize(
+    "group", ["hardware", "mix", "tenancy", "serving", "backend", "lengths", "sessions", "arrivals"]
+)
 def test_every_choice_of_a_group_fits_the_schema(group: str) -> None:
     choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
     assert choices
