@@ -16,11 +16,13 @@ from conf.schema import ExpertsModel, Settings
 from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
+from policies.moe_setup import ServedMoe
 from policies.policy import OffloadsExperts
 from traces.device_tables import table_path
 from traces.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
+    from executor.moe_plan import MoePlan
     from executor.plan import Plan
     from traces.copies import CopyLog
 
@@ -53,18 +55,21 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     if world == "sim":
         _simulated(run)
         return
-    if run.moe is not None:
-        raise ValueError(f"backend.world={world} does not serve mix={run.settings.mix.name}; set backend=sim")
     if run.policy.keeps_kv_on_host:
         (name,) = cast("Mapping[str, object]", run.config["policy"])
         raise ValueError(
             f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
             "run it with python -m sim, or leave it out of compare"
         )
-    from executor.factory import check
-
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
         raise ValueError(f"backend.world={world} has one device; set parallel.jobs=1")
+    if run.moe is not None:
+        from executor.moe_factory import check_moe
+
+        check_moe(world, _moe_plan(run, run.moe, ledger, lanes))
+        return
+    from executor.factory import check
+
     check(world, _plan(run, ledger, lanes))
 
 
@@ -82,6 +87,10 @@ def open_world(
     world = run.settings.backend.world
     if world == "sim":
         return nullcontext(_simulated(run, copies))
+    if run.moe is not None:
+        from executor.moe_factory import open_moe_backend
+
+        return open_moe_backend(world, _moe_plan(run, run.moe, ledger, lanes))
     from executor.factory import open_backend
 
     return open_backend(world, _plan(run, ledger, lanes))
@@ -191,4 +200,20 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
         peer=backend.peer,
         n_ranks=backend.ranks,
         rank_timeout_s=backend.rank_timeout_s,
+    )
+
+
+def _moe_plan(run: Run, moe: ServedMoe, ledger: Ledger, lanes: Sequence[Lane]) -> MoePlan:
+    from executor.moe_plan import plan_moe
+
+    backend, settings = run.settings.backend, run.settings
+    return plan_moe(
+        moe,
+        ledger,
+        lanes[0],
+        run.hardware,
+        settings.serving,
+        vmm=backend.vmm,
+        weights=backend.weights,
+        seed=settings.seed,
     )

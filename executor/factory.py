@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
-
-import torch
 
 from executor.backend import ExecutorBackend
 from executor.clock import HostClock
@@ -17,22 +14,14 @@ from executor.devices import (
     refuse_too_little_host_memory,
     refuse_too_little_peer_memory,
 )
+from executor.guards import told_in_a_line, torch_bound
 from executor.lane import Watch
 from executor.plan import Plan
 from executor.ranks.processes import lead
 from executor.ranks.ranks import Ranks
 from executor.serving import Serving, open_serving
-from executor.vmm.driver import Driver, DriverError
-from policies.errors import DeviceFailed, HbmOverdrawn
-from policies.types import GIB
-
-GRAPHS_BYTES = 2 * GIB
-"""Pools and workspaces of a model's CUDA graphs, beside what the ledger divides: vLLM, too, captures its graphs beyond
-``gpu_memory_utilization``.
-
-Source: docs/measured/h200_prefill.json, 0.5 GiB for OPT-13b, 0.6 for Llama-3-8b: prefill graphs alone. Decode graphs
-and cuBLAS's workspaces are estimated.
-"""
+from executor.vmm.driver import Driver
+from policies.errors import HbmOverdrawn
 
 
 def check(world: World, plan: Plan) -> None:
@@ -61,7 +50,7 @@ def open_backend(world: World, plan: Plan, *, watch: Watch | None = None) -> Gen
         DeviceFailed: a device failed or a rank was lost, now or while it was used.
     """
     with ExitStack() as held:
-        held.enter_context(_told_in_a_line())
+        held.enter_context(told_in_a_line())
         ranks = held.enter_context(lead(world, plan)) if plan.n_ranks > 1 else None
         serving = held.enter_context(open_served(world, plan, ranks, watch))
         if ranks:
@@ -82,7 +71,7 @@ def open_served(world: World, plan: Plan, ranks: Ranks | None, watch: Watch | No
         peer = None
         if plan.tier == "peer":
             peer = held.enter_context(closing(open_peer(world, plan.hardware, plan.peer + rank, rank)))
-        held.enter_context(_torch_bound(driver, plan))
+        held.enter_context(torch_bound(driver, plan.torch_bytes, len(plan.models)))
         yield held.enter_context(_open(driver, peer, plan, ranks, watch))
 
 
@@ -92,41 +81,3 @@ def _open(driver: Driver, peer: Driver | None, plan: Plan, ranks: Ranks | None, 
         return open_serving(driver, plan, HostClock(), peer=peer, watch=watch, ranks=ranks)
     except HbmOverdrawn as refused:
         raise ValueError(f"{driver.device}: {refused}") from refused
-
-
-@contextmanager
-def _told_in_a_line() -> Generator[None]:
-    """Turn what only a broken device, or one too small, does into one line."""
-    try:
-        yield
-    except torch.OutOfMemoryError as refused:
-        line = str(refused).splitlines()[0]
-        raise DeviceFailed(f"{line}; raise activation_bytes in the mix, or lower max_num_batched_tokens") from refused
-    except (DriverError, torch.AcceleratorError) as failure:
-        line = str(failure).splitlines()[0]
-        raise DeviceFailed(f"the driver failed, the run cannot go on: {line}") from failure
-
-
-@contextmanager
-def _torch_bound(driver: Driver, plan: Plan) -> Generator[None]:
-    """Keep torch to what the ledger gives it.
-
-    On a GPU its allocator gets the memory that no page is made of, and ``GRAPHS_BYTES`` a model. On a CPU it gets one
-    thread: tiny steps lose more by waiting for threads than they gain, and what they compute does not depend on how
-    many cores there are.
-    """
-    device = torch.device(driver.device)
-    if device.type != "cuda":
-        n_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(n_threads)
-        return
-    gc.collect()  # what a run before has left
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(device).total_memory
-    bound = plan.torch_bytes + len(plan.models) * GRAPHS_BYTES
-    torch.cuda.set_per_process_memory_fraction(min(1.0, bound / total), device)
-    yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class ModelLane(Generic[Mark]):
         self._block_tokens, self._swap, self._watch = block_tokens, swap, watch
         self._sampled = torch.zeros(max_rows, dtype=torch.int64, pin_memory=pinned)
         self._transcripts: dict[int, Transcript] = {}
+        self._answers: dict[int, array[int]] = {}  # of forgotten requests that others may quote
         self._prune_at = 1024
 
     def n_steps_with_room(self, batch: Batch) -> int:
@@ -205,10 +207,15 @@ class ModelLane(Generic[Mark]):
         transcript = self._transcripts.get(seq.request.request_id)
         if transcript is None:
             self._prune()
-            transcript = Transcript(seq, self._prompts.of(seq.request))
+            transcript = Transcript(seq, self._prompts.of(seq.request, self._answer_of))
             self._transcripts[seq.request.request_id] = transcript
         transcript.blocks, transcript.n_preemptions = seq.blocks, seq.n_preemptions
         return transcript
+
+    def _answer_of(self, request_id: int) -> Seq[int]:
+        """What a request has answered so far; nothing if it is not known."""
+        transcript = self._transcripts.get(request_id)
+        return self._answers.get(request_id, ()) if transcript is None else transcript.answer
 
     def _prune(self) -> None:
         """Forget sequences that are gone, each time there are twice as many as were left the last time."""
@@ -218,5 +225,7 @@ class ModelLane(Generic[Mark]):
             if transcript.seq.state in (State.FINISHED, State.DROPPED):
                 if self._swap is not None:
                     self._swap.discard(transcript.host_blocks)
+                if transcript.seq.request.prompt is not None:  # its tokens have names by which they may be quoted
+                    self._answers[request_id] = array("i", transcript.answer)
                 del self._transcripts[request_id]
         self._prune_at = max(1024, 2 * len(self._transcripts))

@@ -133,8 +133,7 @@ def plan(
     if vmm not in LEND_MODES:
         raise ValueError(f"backend.vmm={vmm}: the executor maps a whole layer at once; choose alias or range")
     shapes = [model.shape for model in served]
-    if serving.prefix_caching:  # the scheduler counts blocks as cached that may be evicted before they are read
-        raise ValueError("serving.prefix_caching: only the simulator knows it so far; run with python -m sim")
+    _refuse_unsafe(serving)
     if unknown := set(weights) - {shape.name for shape in shapes}:
         raise ValueError(f"backend.weights names {', '.join(sorted(unknown))}; the mix has {_names(shapes)}")
     for shape in shapes:
@@ -158,8 +157,8 @@ def plan(
             spec=spec,
             whole=whole,
             extents=each,
-            max_rows=_max_rows(serving),
-            max_blocks=-(-(spec.shape.max_context_tokens + 1) // serving.block_tokens),
+            max_rows=max_rows(serving),
+            max_blocks=max_blocks(spec.shape.max_context_tokens, serving.block_tokens),
             n_host_blocks=serving.swap_space_bytes // each.block_bytes if preemption == "swap" else 0,
             checkpoint=open_checkpoint(folder) if folder else None,
         )
@@ -201,7 +200,33 @@ def _spec(shape: ModelShape, folder: Path | None) -> DecoderSpec:
     )
 
 
-def _max_rows(serving: Serving) -> int:
+def max_blocks(max_tokens: int, block_tokens: int) -> int:
+    """KV blocks of the longest sequence, and of one token more."""
+    return -(-(max_tokens + 1) // block_tokens)
+
+
+def _refuse_unsafe(serving: Serving) -> None:
+    """Refuse what a device must not do.
+
+    V0 counts blocks as cached at its first look and may admit after they were evicted; V1 looks again.
+    """
+    if serving.scheduler == "vllm_v0" and serving.prefix_caching:
+        raise ValueError("serving.prefix_caching: V0 may count blocks that are gone; set serving.scheduler=vllm_v1")
+    refuse_ahead(serving)
+
+
+def refuse_ahead(serving: Serving) -> None:
+    """Refuse steps that are launched before the one under way has ended."""
+    if serving.scheduler == "vllm_v1" and serving.async_scheduling:
+        raise ValueError("serving.async_scheduling=true: the executor launches no step ahead; set it to false")
+
+
+def max_rows(serving: Serving) -> int:
+    """Most sequences of a step.
+
+    Raises:
+        ValueError: no step of the executor holds so many.
+    """
     if serving.max_num_seqs > max(BATCH_BUCKETS):
         raise ValueError(
             f"serving.max_num_seqs={serving.max_num_seqs} exceeds the {max(BATCH_BUCKETS)} sequences of the executor's "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
-from policies.serving.prefix_cache import quoted_outputs
-from policies.serving.sequence import Sequence
+from policies.serving.prefix_cache import OUTPUT
+from policies.serving.sequence import Sequence as Served
 from policies.types import Request
 
 
@@ -21,19 +23,30 @@ class PromptTokens:
         self._seed = seed
         self._vocab = vocab
 
-    def of(self, request: Request) -> list[int]:
+    def of(self, request: Request, said: Callable[[int], Sequence[int]]) -> list[int]:
         """The ids of a prompt.
 
+        Args:
+            said: what another request has answered so far, by its number: a later turn quotes it.
+
         Raises:
-            ValueError: it quotes the output of another request.
+            ValueError: it quotes more than that.
         """
-        for stream in quoted_outputs(request):
-            raise ValueError(
-                f"request {request.request_id} quotes {stream}, which only a simulation knows beforehand; "
-                "run it with python -m sim"
-            )
         pieces = request.prompt or ((f"prompt of {request.request_id}", request.n_prompt_tokens),)
-        return [token_id for stream, n_tokens in pieces for token_id in self._draw(stream, n_tokens)]
+        return [token_id for piece in pieces for token_id in self._piece(request, *piece, said)]
+
+    def _piece(
+        self, request: Request, stream: str, n_tokens: int, said: Callable[[int], Sequence[int]]
+    ) -> Sequence[int]:
+        if not stream.startswith(OUTPUT):
+            return self._draw(stream, n_tokens)
+        answer = said(int(stream.removeprefix(OUTPUT)))
+        if len(answer) < n_tokens:
+            raise ValueError(
+                f"request {request.request_id} quotes {n_tokens} tokens of {stream}, of which {len(answer)} are known; "
+                "let it arrive once that request has finished (sessions in a closed loop), or run with python -m sim"
+            )
+        return answer[:n_tokens]
 
     def _draw(self, stream: str, n_tokens: int) -> list[int]:
         random = np.random.default_rng([self._seed, *stream.encode()])
@@ -52,12 +65,17 @@ class Transcript:
 
     __slots__ = ("blocks", "host_blocks", "n_preemptions", "seq", "token_ids")
 
-    def __init__(self, seq: Sequence, token_ids: list[int]) -> None:
+    def __init__(self, seq: Served, token_ids: list[int]) -> None:
         self.seq = seq
         self.token_ids = token_ids
         self.blocks: list[int] = seq.blocks
         self.n_preemptions = seq.n_preemptions
         self.host_blocks: list[int] = []
+
+    @property
+    def answer(self) -> list[int]:
+        """Tokens sampled so far."""
+        return self.token_ids[self.seq.request.n_prompt_tokens :]
 
     def sampled(self, n_tokens: int, token_id: int) -> None:
         """Put a token behind the first ``n_tokens``."""

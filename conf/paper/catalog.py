@@ -18,7 +18,7 @@ How ours is read, one of:
   ``max`` or ``min``: the largest or smallest change in the direction of the claim. ``where`` keeps points whose
   lengths, mix or rate have these values.
 - ``number``: a number that the experiment's figure gave (``numbers.json``).
-- ``holds``: ``"a < b"``, ``"a < b < c"``, several of them joined by ``and``, of such numbers or plain ones: an ordering.
+- ``holds``: ``"a < b < c"``, several of them joined by ``and``, of such numbers or plain ones: an ordering.
 - ``range_of``: least and greatest of what other claims came to.
 - ``same_as``: another claim; it counts once.
 
@@ -191,14 +191,15 @@ def _said(paper: object) -> tuple[Kind, tuple[float, ...]]:
     """Kind and values of what the paper says: ``ordering``, or one kind with its value."""
     if paper == "ordering":
         return "ordering", ()
-    if not isinstance(paper, Mapping) or len(cast("Mapping[str, Any]", paper)) != 1:
+    given = cast("Mapping[str, Any]", paper if isinstance(paper, Mapping) else {})
+    if len(given) != 1:
         raise ValueError("paper must be `ordering`, or one of reduction, increase, value, factor with its value")
-    ((kind, value),) = cast("Mapping[str, Any]", paper).items()
-    values = tuple(map(float, value)) if isinstance(value, list) else (float(value),)
+    ((kind, value),) = given.items()
+    values = tuple(map(float, cast("list[Any]", value) if isinstance(value, list) else [value]))
     if kind not in ("reduction", "increase", "value", "factor") or len(values) not in (1, 2):
         raise ValueError(f"paper: {kind}={value} is not a kind of claim with its value")
     return cast("Kind", kind), values
 
 
 def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return {key: tuple(cast("list[Any]", value)) if isinstance(value, list) else value for key, value in given.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from statistics import fmean
 
@@ -44,14 +45,17 @@ class Drawn:
         return ((result, folder) for result, folder in pairs if result.info.label == system)
 
     def mean(self, system: str, metric: str, rate: float | None = None, workload: str | None = None) -> float:
-        """Mean of a figure of merit over the runs of a system, of one rate and workload if they are given."""
+        """Mean of a figure of merit over the runs of a system, of one rate and workload if they are given.
+
+        Not a number where no run has one.
+        """
         values = [
             value
             for result, _ in self.runs(system)
             if rate in (None, result.info.rate_per_s) and workload in (None, result.info.workload)
             if (value := METRICS[metric].of(result.summary.total)) is not None
         ]
-        return fmean(values)
+        return fmean(values) if values else nan
 
     def rates(self) -> list[float]:
         """Every rate, increasing."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from conf.paper.drawn import Drawn, Numbers
 from conf.paper.mirage_arithmetic import fig1b, fig4, fig5a, fig5b, table1
-from conf.paper.mirage_runs import bars, fig1a, fig15, fig16, fig17, rates
+from conf.paper.mirage_runs import bars, fig1a, fig15, fig16, fig17, frontier, rates
 
 FIGURES: Mapping[str, Callable[[Drawn], Numbers]] = {
     "rates": rates,
@@ -19,5 +19,6 @@ FIGURES: Mapping[str, Callable[[Drawn], Numbers]] = {
     "fig15": fig15,
     "fig16": fig16,
     "fig17": fig17,
+    "frontier": frontier,
     "table1": table1,
 }

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
-from typing import Any, cast
 
 from conf.build import hardware_profile
 from conf.carry_out import open_books
@@ -28,7 +27,7 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 BATCHES = (1, 8, 16, 32, 48, 64, 85, 96, 128, 192, 256)
 CONTEXT_TOKENS = 330
-"""Mean context of a ShareGPT request half-way through: 161 prompt and half of 338 output tokens (vLLM paper, Fig. 11)."""
+"""Mean context of a ShareGPT request half-way: 161 prompt and half of 338 output tokens (vLLM paper, Fig. 11)."""
 
 
 @cache
@@ -36,7 +35,7 @@ def links() -> Mapping[str, Mapping[str, int]]:
     """Read conf/links.yaml."""
     import yaml
 
-    return cast("Any", yaml.safe_load((files("conf") / "links.yaml").read_text(encoding="utf-8")))
+    return yaml.safe_load((files("conf") / "links.yaml").read_text(encoding="utf-8"))
 
 
 def fig1b(drawn: Drawn) -> Numbers:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import nan
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from conf.paper.drawn import Drawn, Numbers
-from policies.types import NS_PER_S
+from policies.types import GB, NS_PER_S
+from traces.claims import METRICS, Result
 from traces.folder import read_run
 from traces.metrics import quantiles
 from traces.paper_plots import Bars, Lines, draw
@@ -24,6 +28,13 @@ MERITS = (
 """Metric, label, unit, whether on a logarithmic axis: the three panels of figures 8 to 14."""
 
 
+LATENCIES = (
+    ("TBT: mean gap (ms)", ("mean_gap_p50", "mean_gap_p99")),
+    ("TTFT (ms)", ("ttft_p50", "ttft_p99")),
+)
+"""The rows of figure 17."""
+
+
 def rates(drawn: Drawn) -> Numbers:
     """Figures 8, 11 and 14: P99 TBT, P99 TTFT and tokens/s against the rate, a row for each data set."""
     against_rate(drawn.results, drawn.figure)
@@ -31,42 +42,93 @@ def rates(drawn: Drawn) -> Numbers:
     return {
         f"{metric}_ratio_{system}": drawn.mean(system, metric) / drawn.mean(base, metric)
         for system in drawn.systems[1:]
-        for metric, *_ in MERITS
+        for metric in (*(name for name, *_ in MERITS), "max_gap_p99")
     }
 
 
 def bars(drawn: Drawn) -> Numbers:
-    """Figures 9 and 10: groups of bars, one for each point (pair of rates, order of lengths)."""
-    workloads = list(dict.fromkeys(result.info.workload for result in drawn.results))
-    names = _short_names(workloads)
+    """Figures 9 and 10: groups of bars, one for each pair of rates or order of lengths."""
+    points: dict[tuple[str, float | None], str] = {}
+    for result in drawn.results:
+        points.setdefault((result.info.workload, result.info.rate_per_s), _by_model(result))
     row = [
         Bars(
-            title=f"{drawn.results[0].info.mix}",
+            title=label,
             ylabel=label,
-            groups=names,
+            groups=[*points.values()],
             values={
-                system: [drawn.mean(system, metric, workload=each) / unit for each in workloads]
+                system: [drawn.mean(system, metric, rate, workload) / unit for workload, rate in points]
                 for system in drawn.systems
             },
             log=log,
         )
         for metric, label, unit, log in MERITS
     ]
-    draw(drawn.experiment.name, [row], drawn.figure)
+    names = ", ".join(model.name for model in drawn.results[0].info.models)
+    draw(f"{drawn.results[0].info.mix}: {names}", [row], drawn.figure, panel_inches=(4.6, 2.8))
     return {}
 
 
-def _short_names(workloads: Sequence[str]) -> list[str]:
-    """Without the words that all of them have, each below the last."""
-    words = [workload.split() for workload in workloads]
-    shared = set.intersection(*map(set, words)) if len(words) > 1 else set[str]()
-    return ["\n".join(word for word in each if word not in shared) or " ".join(each) for each in words]
+def _by_model(result: Result) -> str:
+    """Rate and, where they have lengths of their own, tokens of each model, model after model."""
+    config: Any = result.info.config
+    weights = config["workload"]["weights"] or [1] * len(result.info.models)
+    rates_per_s = [(result.info.rate_per_s or 0) * weight / sum(weights) for weight in weights]
+    lengths = config["lengths_by_model"]
+    tokens = [each["n_prompt_tokens"] + each["n_output_tokens"] for each in lengths.values()]
+    words = [f"{rate:.2g}/s" for rate in rates_per_s]
+    if tokens:
+        words = [f"{n} tok.\n{word}" for n, word in zip(tokens, words, strict=True)]
+    return "\n".join(words)
+
+
+def frontier(drawn: Drawn) -> Numbers:
+    """What lending brings over links of different speed: change against the baseline."""
+    panels: list[Lines] = []
+    numbers: dict[str, float] = {}
+    base, *others = drawn.systems
+    for metric, label, _, _ in MERITS:
+        by_link = {system: _by_link(drawn, system, metric) for system in drawn.systems}
+        changes = {
+            system: {gb: value / by_link[base][gb] - 1 for gb, value in by_link[system].items()} for system in others
+        }
+        panels.append(
+            Lines(
+                title=label,
+                xlabel="link to the device (GB/s)",
+                ylabel=f"change against {base} (%)",
+                values={
+                    system: ([*found], [100 * share for share in found.values()]) for system, found in changes.items()
+                },
+                log_x=True,
+                from_zero=False,
+            )
+        )
+        numbers |= {
+            f"{metric}_change_{system}_{gb:g}": share
+            for system, found in changes.items()
+            for gb, share in found.items()
+        }
+    draw("Which link makes lending pay", [panels], drawn.figure)
+    return numbers
+
+
+def _by_link(drawn: Drawn, system: str, metric: str) -> dict[float, float]:
+    """A figure of merit by bandwidth to the device in GB/s, increasing."""
+    found: dict[float, float] = {}
+    for result, _ in drawn.runs(system):
+        config: Any = result.info.config
+        found[config["hardware"]["link"]["h2d_bytes_per_s"] / GB] = METRICS[metric].of(result.summary.total) or nan
+    return dict(sorted(found.items()))
 
 
 def fig1a(drawn: Drawn) -> Numbers:
     """Figure 1(a): latency of a request against the rate, with the KV cache as it is and with ample."""
     latency_s = {
-        system: [(result.info.rate_per_s or 0.0, _latency_s(folder)) for result, folder in drawn.runs(system)]
+        system: [
+            (rate, fmean(_latency_s(folder) for result, folder in drawn.runs(system) if result.info.rate_per_s == rate))
+            for rate in drawn.rates()
+        ]
         for system in drawn.systems
     }
     panel = Lines(
@@ -78,7 +140,7 @@ def fig1a(drawn: Drawn) -> Numbers:
             for system, points in latency_s.items()
         },
     )
-    draw("OPT-13b, ShareGPT: recomputation once the KV cache is exhausted", [[panel]], drawn.figure)
+    draw("OPT-13b, ShareGPT", [[panel]], drawn.figure)
     scarce, ample = (dict(latency_s[system]) for system in drawn.systems)
     least, most = min(scarce), max(scarce)
     return {
@@ -143,17 +205,16 @@ def fig16(drawn: Drawn) -> Numbers:
     return numbers
 
 
-def _late_gaps_ms(folder: Path, config: object) -> np.ndarray:
+def _late_gaps_ms(folder: Path, config: Any) -> npt.NDArray[np.float64]:
     """Mean gap of each finished request that arrived in the last phase."""
-    workload = config["workload"] if isinstance(config, dict) else {}
-    after_ns = round(sum(workload.get("phase_s", [])[:-1]) * NS_PER_S)
+    after_ns = round(sum(config["workload"]["phase_s"][:-1]) * NS_PER_S)
     columns = read_run(folder).columns("requests", ("arrival_ns", "n_output_tokens", "mean_gap_ns", "outcome"))
     kept = (columns["outcome"] == "finished") & (columns["n_output_tokens"] > 1) & (columns["arrival_ns"] >= after_ns)
     return columns["mean_gap_ns"][kept] / NS_PER_MS
 
 
 def fig17(drawn: Drawn) -> Numbers:
-    """Figure 17: P50 and P99 latency with and without a cap, at each rate."""
+    """Figure 17: P50 and P99 latency with and without a cap, at each rate; what arrives in the last phase by itself."""
     rows: list[list[Bars]] = []
     numbers: dict[str, float] = {}
     names = [f"{rate:g} requests/s" for rate in drawn.rates()]
@@ -174,5 +235,17 @@ def fig17(drawn: Drawn) -> Numbers:
                 for rate, value in zip(drawn.rates(), found, strict=True):
                     numbers[f"{metric}_ms_{system}_{rate:g}"] = value
         rows.append(row)
+    without, with_ = drawn.systems
+    for rate in drawn.rates():
+        late = {
+            system: np.concatenate([_late_gaps_ms(folder, result.info.config) for result, folder in drawn.runs(system)
+                                    if result.info.rate_per_s == rate])
+            for system in drawn.systems
+        }  # fmt: skip
+        for percent in (50, 99):
+            after, before = (
+                float(np.quantile(late[system], percent / 100, method="inverted_cdf")) for system in (with_, without)
+            )
+            numbers[f"late_tbt_p{percent}_change_{rate:g}"] = after / before - 1
     draw("What capping the share of lent layers does", rows, drawn.figure)
     return numbers

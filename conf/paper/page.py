@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -14,7 +14,8 @@ body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 84re
 table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .25rem .5rem; vertical-align: top }
 tr { border-bottom: 1px solid #ddd } td.n { text-align: right; white-space: nowrap } small { color: #666 }
 .right { color: #00664b } .wrong, .unscored { color: #b03a00; font-weight: 600 } .refuted { color: #6b4a9b }
-img { max-width: 100% } figure { margin: 2rem 0 } figcaption { font-weight: 600 } pre { background: #f5f5f5; padding: 1rem }
+img { max-width: 100% } figure { margin: 2rem 0 } figcaption { font-weight: 600 }
+pre { background: #f5f5f5; padding: 1rem }
 """
 
 
@@ -48,7 +49,7 @@ def _row(each: Scored) -> str:
     spread = ""
     if ours is not None and ours.low is not None and ours.high is not None:
         spread = f"{100 * ours.low:+.0f}%, {100 * ours.high:+.0f}%"
-    beside = {} if ours is None or ours.beside is None else ours.beside
+    beside: Mapping[str, float] = {} if ours is None or ours.beside is None else ours.beside
     notes = [
         entry.source,
         "" if ours is None else ours.definition,

@@ -41,6 +41,26 @@ LLAMA_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Likewise for Llama."""
 
+QWEN3_MOE_NAMES: Mapping[str, tuple[str, ...]] = {
+    "qkv_weight": LLAMA_NAMES["qkv_weight"],
+    "out_weight": LLAMA_NAMES["out_weight"],
+    "router_weight": ("mlp.gate.weight",),
+    "attention_norm_weight": LLAMA_NAMES["attention_norm_weight"],
+    "mlp_norm_weight": LLAMA_NAMES["mlp_norm_weight"],
+    "query_norm_weight": ("self_attn.q_norm.weight",),
+    "key_norm_weight": ("self_attn.k_norm.weight",),
+}
+"""Likewise for Qwen3-MoE without its experts."""
+
+MIXTRAL_NAMES: Mapping[str, tuple[str, ...]] = {**QWEN3_MOE_NAMES, "router_weight": ("block_sparse_moe.gate.weight",)}
+"""Likewise for Mixtral."""
+
+EXPERT_NAMES = {
+    True: ("mlp.experts", "gate_proj", "up_proj", "down_proj"),
+    False: ("block_sparse_moe.experts", "w1", "w3", "w2"),
+}
+"""Where experts are, and what their gate, up and down are called: in Qwen3-MoE, and in Mixtral."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -62,7 +82,7 @@ class Checkpoint:
         Raises:
             ValueError: a tensor is missing or has another shape than the model wants, or a file is damaged.
         """
-        stack, names = _layer_names(spec.family)
+        stack, names = _layer_names(spec)
         for field, view in layout.views(region).items():
             self._fill(view, [f"{stack}{layer}.{name}" for name in names[field]])
 
@@ -91,6 +111,17 @@ class Checkpoint:
             norm_bias=load(f"{stack}{norm}.bias", shape.hidden) if is_opt else None,
             head=token_embedding if spec.tied_head else load("lm_head.weight", shape.vocab, shape.hidden),
         )
+
+    def load_expert(self, spec: DecoderSpec, layer: int, expert: int, gate_up: Tensor, down: Tensor) -> None:
+        """Copy the weights of one expert: gate above up, (2 * ffn, hidden), and down, (hidden, ffn).
+
+        Raises:
+            ValueError: as ``load_layer``.
+        """
+        place, *names = EXPERT_NAMES[spec.norms_heads]
+        gate_name, up_name, down_name = (f"model.layers.{layer}.{place}.{expert}.{name}.weight" for name in names)
+        self._fill(gate_up, [gate_name, up_name])
+        self._fill(down, [down_name])
 
     def _fill(self, whole: Tensor, names: list[str]) -> None:
         """Fill a tensor with those stored under the names, one below the other."""
@@ -150,9 +181,11 @@ def _names_in(path: Path) -> list[str]:
         raise ValueError(f"{path} cannot be read, fetch it again: {error}") from None
 
 
-def _layer_names(family: Family) -> tuple[str, Mapping[str, tuple[str, ...]]]:
-    match family:
+def _layer_names(spec: DecoderSpec) -> tuple[str, Mapping[str, tuple[str, ...]]]:
+    match spec.family:
         case Family.OPT:
             return "model.decoder.layers.", OPT_NAMES
         case Family.LLAMA:
             return "model.layers.", LLAMA_NAMES
+        case Family.MOE:
+            return "model.layers.", QWEN3_MOE_NAMES if spec.norms_heads else MIXTRAL_NAMES

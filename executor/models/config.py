@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from executor.models.spec import DecoderSpec, Family, RotaryScaling
+from executor.models.spec import DecoderSpec, ExpertSpec, Family, RotaryScaling
 from policies.types import ModelShape
 
 Config = dict[str, Any]
@@ -24,6 +24,15 @@ OPT_REQUIRES = {
 
 LLAMA_REQUIRES = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 """Likewise for Llama."""
+
+MOE_REQUIRES = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "use_sliding_window": False,
+}
+"""Likewise for Qwen3-MoE and Mixtral."""
 
 
 def read_spec(folder: Path, dtype: torch.dtype) -> DecoderSpec:
@@ -45,8 +54,10 @@ def read_spec(folder: Path, dtype: torch.dtype) -> DecoderSpec:
                 return _opt_spec(config, folder.name, dtype)
             case "llama":
                 return _llama_spec(config, folder.name, dtype)
+            case "qwen3_moe" | "mixtral" as kind:
+                return _moe_spec(config, folder.name, dtype, is_qwen3=kind == "qwen3_moe")
             case other:
-                raise ValueError(f"model_type {other!r} is neither opt nor llama")
+                raise ValueError(f"model_type {other!r} is none of opt, llama, qwen3_moe and mixtral")
     except KeyError as error:
         raise ValueError(f"{path} lacks {error.args[0]!r}") from None
     except ValueError as error:
@@ -110,6 +121,52 @@ def _llama_spec(config: Config, name: str, dtype: torch.dtype) -> DecoderSpec:
         rotary_theta=theta,
         rotary_scaling=scaling,
         tied_head=tied,
+    )
+
+
+def _moe_spec(config: Config, name: str, dtype: torch.dtype, *, is_qwen3: bool) -> DecoderSpec:
+    _require({**config, "mlp_only_layers": config.get("mlp_only_layers") or []}, MOE_REQUIRES)
+    if not is_qwen3 and config.get("sliding_window"):
+        raise ValueError(f"sliding_window={config['sliding_window']} is not supported, only null")
+    hidden, n_heads = config["hidden_size"], config["num_attention_heads"]
+    n_kv_heads = config.get("num_key_value_heads") or n_heads
+    head_dim = config.get("head_dim") or hidden // n_heads
+    experts = ExpertSpec(
+        n_experts=config.get("num_local_experts") or config["num_experts"],  # so called before transformers 5
+        n_active=config["num_experts_per_tok"],
+        ffn=config["moe_intermediate_size" if is_qwen3 else "intermediate_size"],
+        normalises=not is_qwen3 or config.get("norm_topk_prob", False),
+    )
+    tied = config.get("tie_word_embeddings", False)
+    layer = 2 * (n_heads + n_kv_heads) * head_dim * hidden + experts.n_experts * hidden + 2 * hidden
+    layer += 2 * head_dim * is_qwen3
+    outer = ((1 if tied else 2) * config["vocab_size"] + 1) * hidden
+    shape = ModelShape(
+        name=name,
+        n_layers=config["num_hidden_layers"],
+        hidden=hidden,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        ffn=experts.ffn,
+        vocab=config["vocab_size"],
+        gated_mlp=True,
+        layer_bytes=layer * dtype.itemsize,
+        total_bytes=(config["num_hidden_layers"] * layer + outer) * dtype.itemsize,
+        max_context_tokens=config["max_position_embeddings"],
+        dtype_bytes=dtype.itemsize,
+    )
+    theta, scaling = _rotary(config)
+    return DecoderSpec(
+        shape=shape,
+        family=Family.MOE,
+        dtype=dtype,
+        norm_eps=config["rms_norm_eps"],
+        rotary_theta=theta,
+        rotary_scaling=scaling,
+        tied_head=tied,
+        experts=experts,
+        norms_heads=is_qwen3,
     )
 
 

@@ -13,6 +13,7 @@ from executor.attention.kernels import AttentionKernels
 from executor.attention.paged import PagedAttention
 from executor.models.layout import LayerLayout
 from executor.models.llama import LlamaLayer, llama_layout, run_llama_layer
+from executor.models.moe import moe_layout
 from executor.models.opt import OptLayer, opt_layout, run_opt_layer
 from executor.models.rotary import rotary_tables
 from executor.models.spec import DecoderSpec, Family, SumRanks
@@ -77,6 +78,10 @@ class Decoder:
                 return OptLayer(**views)
             case Family.LLAMA:
                 return LlamaLayer(**views)
+            case Family.MOE:
+                raise ValueError(
+                    f"model {self.spec.shape.name}: a layer with experts runs in two pieces, as MoeDecoder"
+                )
 
     def run_layer(
         self, weights: OptLayer | LlamaLayer, layer: int, hidden: Tensor, kv: Tensor, step: StepInput
@@ -136,6 +141,8 @@ def layer_layout(spec: DecoderSpec) -> LayerLayout:
             layout = opt_layout(spec)
         case Family.LLAMA:
             layout = llama_layout(spec)
+        case Family.MOE:
+            layout = moe_layout(spec)
     if layout.n_bytes > spec.shape.layer_bytes:
         raise ValueError(
             f"model {spec.shape.name}: a layer takes {layout.n_bytes} bytes, layer_bytes says {spec.shape.layer_bytes}"
@@ -148,5 +155,5 @@ def build_decoder(
 ) -> Decoder:
     """Put a decoder together on the device of its outer weights."""
     device = outer.token_embedding.device
-    rotary = rotary_tables(spec, device) if spec.family is Family.LLAMA else None
+    rotary = rotary_tables(spec, device) if spec.family is not Family.OPT else None
     return Decoder(spec, layer_layout(spec), outer, PagedAttention(kernels, rotary), sum_ranks)

@@ -27,6 +27,20 @@ def fill_layer(layout: LayerLayout, region: Tensor, seed: int, layer: int) -> No
         _fill(tensor, stream, is_scale=name.endswith("norm_weight"))
 
 
+def fill_expert(spec: DecoderSpec, gate_up: Tensor, down: Tensor, seed: int, layer: int, expert: int) -> None:
+    """Fill the random weights of one expert, which has a stream of its own: they are the same in any pack.
+
+    Args:
+        gate_up: (2 * ffn, hidden).
+        down: (hidden, ffn).
+    """
+    assert spec.experts is not None
+    part = spec.shape.n_layers + 1 + layer * spec.experts.n_experts + expert  # behind the layers, and what is outside
+    stream = _stream(seed, part, gate_up.device)
+    _fill(gate_up, stream, is_scale=False)
+    _fill(down, stream, is_scale=False)
+
+
 def random_outer(spec: DecoderSpec, seed: int, device: torch.device) -> OuterWeights:
     """Make random embeddings, last norm and head on a device."""
     shape, stream = spec.shape, _stream(seed, spec.shape.n_layers, device)
@@ -52,5 +66,5 @@ def _fill(tensor: Tensor, stream: torch.Generator, *, is_scale: bool) -> Tensor:
 
 def _stream(seed: int, part: int, device: torch.device) -> torch.Generator:
     """The random stream of one part of a model: a layer, or everything outside."""
-    digits = 2**20  # more than any model has layers
+    digits = 2**20  # more than any model has layers and experts
     return torch.Generator(device).manual_seed(seed * digits + part)

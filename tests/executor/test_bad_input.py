@@ -41,7 +41,10 @@ def planned(setting: Setting, **changed: object) -> Plan:
         ({"weights": {"gpt": "folder"}}, "backend.weights names gpt; the mix has opt, llama"),
         ({"weights": {"opt": "nowhere"}}, "nowhere has no config.json"),
         ({"serving": Serving(max_num_seqs=257)}, "serving.max_num_seqs=257 exceeds the 256 sequences"),
-        ({"serving": Serving(prefix_caching=True)}, "serving.prefix_caching: only the simulator knows it so far"),
+        (
+            {"serving": Serving(prefix_caching=True)},
+            "serving.prefix_caching: V0 may count blocks that are gone; set serving.scheduler=vllm_v1",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused(changed: dict[str, object], told: str) -> None:

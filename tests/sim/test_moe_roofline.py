@@ -80,7 +80,8 @@ def test_all_reduces_take_what_was_measured(ranks: str, n_bytes: int, measured_u
 
 
 def test_more_than_half_of_a_chunk_of_8192_tokens_on_two_h100_are_all_reduces() -> None:
-    # Golden: hardware.md 5.6: about 430 ms, of which about 340 in all-reduces, at PCIe 4's rate; half of these at PCIe 5's.
+    # Golden: hardware.md 5.6: about 430 ms, of which about 340 in all-reduces, at PCIe 4's rate; at PCIe 5's half of
+    # these.
     layers = model("h100_nvl", "h100_nvl_x2").layers(prefill(8192))
     reduces_ms = sum(2 * times.reduce_ns for times in layers) / 1e6
     all_ms = sum(times.all_ns for times in layers) / 1e6

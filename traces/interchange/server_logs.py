@@ -3,7 +3,7 @@
 ========================  =============================================================================
 vLLM's bench serve        one JSON document of ``--save-result --save-detailed``: input_lens, ttfts, itls, ...
 aiperf                    profile_export.jsonl, one request a line: metadata and metrics with their units
-LLMServingSim's bench     requests.jsonl: input_toks, queued_ts, first_token_ts, last_token_ts
+LLMServingSim's bench     requests.jsonl: input_toks, arrival_time, queued_ts, first_token_ts, last_token_ts
 ========================  =============================================================================
 
 Rules: a failed or cancelled request counts as dropped. Where only a mean gap is known, there are no gaps, so every
@@ -252,14 +252,17 @@ def _aiperf_request(record: Mapping[str, Any]) -> Served:
 
 
 def _of_servingsim(records: Sequence[Mapping[str, Any]]) -> ServerLog:
-    requests = tuple(
-        Served(
-            arrival_ns=_ns(each["queued_ts"]),  # arrival_time is of another clock
-            n_prompt=int(each["input_toks"]),
-            n_output=int(each["output_toks"]),
-            ttft_ns=_ns(each["first_token_ts"] - each["queued_ts"]),
-            latency_ns=_ns(each["last_token_ts"] - each["queued_ts"]),
-        )
-        for each in records
-    )
+    # Arrivals are on the wall clock, all else on the engine's: see traces/server_log.py.
+    apart_s = min(each["queued_ts"] - each["arrival_time"] for each in records)
+    requests = tuple(_servingsim_request(each, each["arrival_time"] + apart_s) for each in records)
     return ServerLog(program="LLMServingSim bench", model="unknown", rate_per_s=None, requests=requests)
+
+
+def _servingsim_request(record: Mapping[str, Any], arrival_s: float) -> Served:
+    return Served(
+        arrival_ns=_ns(arrival_s),
+        n_prompt=int(record["input_toks"]),
+        n_output=int(record["output_toks"]),
+        ttft_ns=_ns(record["first_token_ts"] - arrival_s),
+        latency_ns=_ns(record["last_token_ts"] - arrival_s),
+    )

@@ -44,6 +44,46 @@ def test_every_request_says_what_it_says_alone(setting: Setting) -> None:
     assert said(setting, arrivals) == said(ROOMY, arrivals)
 
 
+V1 = replace(ROOMY.serving, scheduler="vllm_v1", chunked_prefill=True, async_scheduling=False)
+
+
+def agents() -> list[Arrival]:
+    """Requests for both models that come at once and share beginnings of two blocks."""
+    return [
+        replace(each, request=replace(each.request, prompt=((f"system {nth % 4}", 37), (f"{nth}", n - 37))))
+        for nth, each in enumerate(burst())
+        for n in [each.request.n_prompt_tokens]
+    ]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(Setting(policy=Recompute(), n_base_blocks=12, serving=V1), id="chunks"),
+        pytest.param(
+            Setting(policy=Recompute(), n_base_blocks=12, serving=replace(V1, prefix_caching=True)), id="a prefix cache"
+        ),
+        pytest.param(
+            Setting(policy=Recompute(), n_base_blocks=60, serving=replace(V1, prefix_caching=True)),
+            id="a prefix cache with room",
+        ),
+        pytest.param(
+            Setting(n_base_blocks=12, serving=replace(V1, prefix_caching=True)), id="lending, with a prefix cache"
+        ),
+    ],
+)
+def test_under_v1_every_request_says_what_it_says_alone(setting: Setting) -> None:
+    arrivals = agents()
+    assert said(setting, arrivals) == said(ROOMY, arrivals)
+
+
+def test_under_v1_prefixes_are_found_again() -> None:
+    journal = serve(Setting(policy=Recompute(), n_base_blocks=60, serving=replace(V1, prefix_caching=True)), agents())[
+        1
+    ]
+    assert sum(row.n_hit_tokens for row in journal.requests) > 0
+
+
 def test_the_burst_is_one_that_makes_a_difference() -> None:
     arrivals = burst()
     assert any(each.n_preemptions for each in serve(Setting(policy=Recompute()), arrivals)[1].requests)

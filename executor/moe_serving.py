@@ -1,0 +1,183 @@
+"""A mixture of experts on a device: pages, weights, streams and a lane, put together and taken apart."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from executor.attention.choose import kernels_for
+from executor.backend import ExecutorBackend
+from executor.clock import Clock
+from executor.experts.choose import expert_kernels_for
+from executor.experts.packs import PackLayout
+from executor.experts.tables import LiveTables
+from executor.lane import Forward, ModelLane, Watch
+from executor.memory.expert_memory import ExpertMemory
+from executor.models.decode_buffers import BATCH_BUCKETS, DecodeBuffers, bucket_of
+from executor.models.layout import new_region
+from executor.models.moe import MoeLayer
+from executor.models.moe_decoder import MoeDecoder, build_moe_decoder
+from executor.models.moe_graphs import MoeGraphs
+from executor.models.random_weights import fill_expert, fill_layer, random_outer
+from executor.models.step import Row
+from executor.moe_forward import MoeEager, MoeGraphed
+from executor.moe_plan import MoePlan
+from executor.tokens import PromptTokens
+from executor.transfer.cuda import CudaStreams
+from executor.transfer.expert_mover import ExpertMover
+from executor.transfer.staging import Staging
+from executor.transfer.streams import HostStreams, Streams
+from executor.vmm.driver import Driver
+
+AnyStreams = Streams[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeServing:
+    """A model ready to be served, and all that it is made of."""
+
+    backend: ExecutorBackend
+    memory: ExpertMemory
+    mover: ExpertMover[Any]
+    staging: Staging[Any]
+    streams: AnyStreams
+    forward: Forward[Any]
+    lane: ModelLane[Any]
+    closing: ExitStack
+
+    def close(self) -> None:
+        """Wait for whatever the device still does, then give everything back."""
+        self.closing.close()
+
+    def __enter__(self) -> MoeServing:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def open_moe_serving(
+    driver: Driver, plan: MoePlan, clock: Clock, *, watch: Watch | None = None, poison: bool = False
+) -> MoeServing:
+    """Put the model of a plan onto a device.
+
+    Args:
+        watch: sees every step, for tests.
+        poison: see ``ExpertMemory``.
+
+    Raises:
+        HbmOverdrawn: HBM or host memory does not suffice; nothing is held.
+        DriverError: the driver refused something else; nothing is held.
+        ValueError: weights cannot be read or do not fit; nothing is held.
+    """
+    device, extents = torch.device(driver.device), plan.extents
+    with ExitStack() as closing:
+        memory = ExpertMemory(driver, extents, mode=plan.mode, poison=poison)
+        closing.callback(memory.close)
+        streams: AnyStreams = CudaStreams(device) if device.type == "cuda" else HostStreams()
+        decoder, layers = _load(plan, memory, device)
+        tables = LiveTables(memory)
+        _finish(device)  # weights are there before another stream reads them
+        masters = {layer: memory.masters(layer) for layer in range(extents.start.layout.n_layers)}
+        staging: Staging[Any] = Staging(memory.buffers, masters, extents.group.n_bytes, streams)
+        forward = _forward(decoder, layers, tables, memory, staging, streams, plan)
+        lane = ModelLane(
+            0,
+            forward,
+            streams,
+            PromptTokens(plan.seed, plan.spec.shape.vocab),
+            block_tokens=plan.block_tokens,
+            max_rows=plan.max_rows,
+            pinned=driver.device != "cpu",
+            watch=watch,
+        )
+        closing.callback(_finish, device)  # first of all when it is closed, whatever is under way
+        mover = ExpertMover(memory, staging, tables, streams)
+        _finish(device)
+        return MoeServing(
+            backend=ExecutorBackend([lane], mover, clock),
+            memory=memory,
+            mover=mover,
+            staging=staging,
+            streams=streams,
+            forward=forward,
+            lane=lane,
+            closing=closing.pop_all(),
+        )
+
+
+def _load(plan: MoePlan, memory: ExpertMemory, device: torch.device) -> tuple[MoeDecoder, list[MoeLayer]]:
+    """Bring layers into memory of torch, experts into packs, and copies of groups that may leave to the host."""
+    spec, checkpoint, layers = plan.spec, plan.checkpoint, list[MoeLayer]()
+    outer = checkpoint.load_outer(spec, device) if checkpoint else random_outer(spec, plan.seed, device)
+    decoder = build_moe_decoder(spec, outer, kernels_for(device), expert_kernels_for(device))
+    extents = memory.extents
+    for layer in range(spec.shape.n_layers):
+        region = new_region(decoder.outer.layout.n_bytes, device)
+        if checkpoint:
+            checkpoint.load_layer(spec, decoder.outer.layout, layer, region)
+        else:
+            fill_layer(decoder.outer.layout, region, plan.seed, layer)
+        layers.append(decoder.layer(region))
+        _load_pack(plan, layer, 0, extents.fixed(layer), memory.fixed(layer))
+    for group in extents.groups:
+        _load_pack(plan, *group, extents.group, memory.home(group))
+        memory.master(group).copy_(memory.home(group))
+    return decoder, layers
+
+
+def _load_pack(plan: MoePlan, layer: int, first: int, layout: PackLayout, region: Tensor) -> None:
+    """Bring consecutive experts into a pack."""
+    gate_ups, downs = layout.gate_up(region), layout.down(region)
+    for nth in range(layout.n_experts):
+        if plan.checkpoint:
+            plan.checkpoint.load_expert(plan.spec, layer, first + nth, gate_ups[nth], downs[nth])
+        else:
+            fill_expert(plan.spec, gate_ups[nth], downs[nth], plan.seed, layer, first + nth)
+
+
+def _forward(
+    decoder: MoeDecoder,
+    layers: list[MoeLayer],
+    tables: LiveTables,
+    memory: ExpertMemory,
+    staging: Staging[Any],
+    streams: AnyStreams,
+    plan: MoePlan,
+) -> Forward[Any]:
+    kv = memory.kv_blocks()
+    eager = MoeEager(decoder, layers, tables, kv, staging, streams, plan.max_blocks)
+    if not isinstance(streams, CudaStreams):
+        return eager
+    buckets = [bucket for bucket in BATCH_BUCKETS if bucket <= bucket_of(plan.max_rows)]
+    buffers = DecodeBuffers(buckets[-1], plan.max_blocks, plan.block_tokens, kv.device)
+    graphs = MoeGraphs(decoder, layers, tables.layers, buffers, kv, buckets[-1], streams.compute)
+    for bucket in buckets:
+        graphs.warm_up(bucket)
+    _warm_up_prefills(eager, plan)
+    return MoeGraphed(eager, graphs, buffers, tables, staging, streams)
+
+
+def _warm_up_prefills(eager: MoeEager[Any], plan: MoePlan) -> None:
+    """Run prompts of some lengths, so that no kernel is compiled while requests wait, and memory that lacks is missed.
+
+    What they leave in the KV cache nobody reads.
+    """
+    size = plan.block_tokens
+    longest = min(
+        plan.max_prefill_tokens,
+        size * min(plan.extents.kv.n_base_blocks, plan.max_blocks),
+        plan.extents.spec.shape.max_context_tokens,
+    )
+    for n_tokens in {min(length, longest) for length in (size + 1, 2 * size, 256, longest)}:
+        blocks = range(-(-n_tokens // size))
+        eager.run([Row(token_ids=[0] * n_tokens, n_before=0, blocks=blocks)])
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+collect_ignore_glob: list[str] = [] if find_spec("torch") else ["test_*.py"]
