@@ -94,7 +94,7 @@ def test_a_variant_is_a_policy_under_a_name_and_settings_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("variant", "told"),
     [
-        ({"policy": "pie"}, r"variants\.capped\.policy=pie; there are recompute, swap, mirage"),
+        ({"policy": "cake"}, r"variants\.capped\.policy=cake; there are recompute, swap, mirage"),
         ({"policy": "mirage", "overrides": {"sed": 1}}, r"variants\.capped: no key sed; did you mean seed"),
         ({"policy": "mirage", "overrides": {"seed": -1}}, r"variants\.capped: seed=-1 must be at least 0"),
     ],
