@@ -83,7 +83,11 @@ ASSUMPTIONS = (
     Assumption("host time", "twice", ("hardware.roofline.host_scale=2",)),
     Assumption("activation reserve", "none", of=_activations(1)),
     Assumption("activation reserve", "1 GB a model", of=_activations(1_000_000_000)),
-    Assumption("division of arrivals", "a process of its own for each model", ("workload.division=per_model",)),
+    Assumption(
+        "division of arrivals",
+        "a process of its own for each model, 150 s",  # each of them is idle for most of the time
+        ("workload.division=per_model", "workload.duration_s=150"),
+    ),
     Assumption(
         "output length",
         "512 declared, longer ones are cut",
