@@ -3,7 +3,8 @@
 - A relative claim is compared by what remains: reductions of 90 and 95 % are a factor of two apart. Its error is
   |ln((1 + ours) / (1 + paper))|; a paper's change below 10 % counts by points instead.
 - A value or a factor: |ln(ours / paper)|; where the paper's is 0, none if ours is, else without bound.
-- A range or a pair: the larger error of its two. The direction of a pair is which of the two is more. An ordering has no error: it holds or it does not.
+- A range or a pair: the larger error of its two. The direction of a pair is which of the two is more. An ordering has no
+  error: it holds or it does not.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Scored:
     Attributes:
         ours: ``None``: nothing answers it.
         error: see above; ``None`` for an ordering.
-        is_right: whether the direction is; for a value, and both ends of a range of them, whether it is within a quarter.
+        is_right: whether the direction is; for a value, and both ends of a range of them, whether it is within a
+            quarter.
     """
 
     entry: Entry
