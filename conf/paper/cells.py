@@ -59,8 +59,8 @@ def cells(rows: Sequence[Row], column: str, systems: Sequence[str], where: Mappi
     return [fmean(values) for values in by_point.values()]
 
 
-def term(text: str, tables: Tables) -> float | None:
-    """The value that a term of an ordering names, see ``TERM``; ``None`` if it names no cell, or an empty one.
+def term(text: str, tables: Tables) -> list[float] | None:
+    """The values that a term of an ordering names, see ``TERM`` and ``cells``; ``None`` if it names no cell.
 
     Raises:
         ValueError: as ``cells``.
@@ -68,8 +68,7 @@ def term(text: str, tables: Tables) -> float | None:
     if (match := TERM.fullmatch(text)) is None:
         return None
     system, column, key, value = match.groups()
-    found = cells(tables.get("sessions", ()), column, [system], {} if key is None else {key: float(value)})
-    return fmean(found) if found else None
+    return cells(tables.get("sessions", ()), column, [system], {} if key is None else {key: float(value)})
 
 
 def _rows(path: Path) -> list[Row]:

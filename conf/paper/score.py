@@ -3,8 +3,8 @@
 - A relative claim is compared by what remains: reductions of 90 and 95 % are a factor of two apart. Its error is
   |ln((1 + ours) / (1 + paper))|; a paper's change below 10 % counts by points instead.
 - A value or a factor: |ln(ours / paper)|; where the paper's is 0, none if ours is, else without bound.
-- A range or a pair: the larger error of its two. The direction of a pair is which of the two is more. An ordering has no
-  error: it holds or it does not.
+- A range or a pair: the larger error of its two. The direction of a pair is which of the two is more. An
+  ordering has no error: it holds or it does not.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class Scored:
     Attributes:
         ours: ``None``: nothing answers it.
         error: see above; ``None`` for an ordering.
-        is_right: whether the direction is; for a value, and both ends of a range of them, whether it is within a
-            quarter.
+        is_right: whether the direction is; for a value, or both ends of a range, whether it is within a quarter.
     """
 
     entry: Entry
@@ -198,22 +197,27 @@ def _against(entry: Entry, own: float, before: float) -> tuple[float, ...]:
     return (ratio - 1 if entry.is_relative else ratio,)
 
 
-def _holds(text: str, numbers: Mapping[str, float], tables: Tables, claim: str) -> Ours:
-    """Find out whether every ``a < b < c`` of a text joined by ``and`` holds."""
+def _holds(text: str, numbers: Mapping[str, float], tables: Tables, claim: str) -> Ours | None:
+    """Find out whether every ``a < b < c`` of a text joined by ``and`` holds; ``None`` where a cell is empty."""
     holds, shown = True, list[str]()
     for ordering in text.split(" and "):
         terms = [_term(each.strip(), numbers, tables, claim) for each in ordering.split("<")]
-        holds = holds and all(less < more for less, more in pairwise(terms))
-        shown.append(" < ".join(f"{value:.4g}" for value in terms))
+        known = [value for value in terms if value is not None]
+        if len(known) < len(terms):
+            return None
+        holds = holds and all(less < more for less, more in pairwise(known))
+        shown.append(" < ".join(f"{value:.4g}" for value in known))
     return Ours(holds=holds, definition=f"{text}: {' and '.join(shown)}")
 
 
-def _term(text: str, numbers: Mapping[str, float], tables: Tables, claim: str) -> float:
+def _term(text: str, numbers: Mapping[str, float], tables: Tables, claim: str) -> float | None:
     try:
         found = term(text, tables)
     except ValueError as mistake:
         raise ValueError(f"claim {claim}: {text}: {mistake}") from None
-    return _number(text, numbers, claim) if found is None else found
+    if found is None:
+        return _number(text, numbers, claim)
+    return fmean(found) if found else None
 
 
 def _number(name: str, numbers: Mapping[str, float], claim: str) -> float:

@@ -1,4 +1,4 @@
-"""VAMP's numbers that follow from sizes and rates: what platforms hold, what a reload costs, how large models are."""
+"""VAMP's numbers that follow from sizes and rates: what a GPU holds, what a reload costs, how large models are."""
 
 from __future__ import annotations
 
