@@ -4,8 +4,8 @@
 
 Scores the end-to-end claims that are farthest from the paper, and those in the wrong direction, under every assumption,
 baseline and system alike.
-The experiments are those of ``python -m sim claims``, of C1 and Pie at two loads and 40 s, so that all of it takes minutes. Writes
-``sensitivity.csv`` and a figure; runs that are there are not done again.
+The experiments are those of ``python -m sim claims``, of C1 and Pie at two loads and 40 s, so that all of it takes
+minutes. Writes ``sensitivity.csv`` and a figure; runs that are there are not done again.
 """
 
 from __future__ import annotations
