@@ -176,13 +176,13 @@ def _assemble(
     policy: str,
     requests: Requests | None,
 ) -> Run:
-    hardware, moe = hardware_profile(settings.hardware), _served_moe(settings)
     if settings.hardware.unified and settings.policy[policy].lends:
         raise ValueError(
             f"{system} lends, and on hardware {settings.hardware.name} host and device have one memory: nothing is "
             "gained; compare policies that do not lend, or take another hardware"
         )
-    models = _divided(settings) if moe is None else (_rank(moe, hardware),)
+    hardware, moe = hardware_profile(settings.hardware), _served_moe(settings)
+    models = _models(settings) if moe is None else (_rank(moe, hardware),)
     return Run(
         system=system,
         lengths=lengths,
@@ -201,21 +201,10 @@ def _assemble(
     )
 
 
-def _divided(settings: Settings) -> tuple[ServedModel, ...]:
-    """The models, of each what one rank holds."""
+def _models(settings: Settings) -> tuple[ServedModel, ...]:
+    """What one rank holds of each."""
     n_ranks = settings.backend.ranks
     return tuple(replace(model, shape=of_rank(model.shape, n_ranks)) for model in settings.mix.models.values())
-
-
-def _lengths_by_model(settings: Settings) -> dict[str, LengthSettings]:
-    """By the names of the models' shapes.
-
-    Raises:
-        ValueError: the mix has no such model.
-    """
-    if unknown := sorted(set(settings.lengths_by_model) - set(settings.mix.models)):
-        raise ValueError(f"lengths_by_model: no model {unknown[0]}; there are {', '.join(settings.mix.models)}")
-    return {settings.mix.models[name].shape.name: each for name, each in settings.lengths_by_model.items()}
 
 
 def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -> Requests:
@@ -251,6 +240,17 @@ def _rank(moe: ServedMoe, hardware: HardwareProfile) -> ServedModel:
     """One rank, as results name it."""
     shape = rank_shape(moe.shape, moe.n_ranks, moe.shape.experts(moe.n_ranks, hardware.page_bytes))
     return ServedModel(shape=shape, share=moe.share, activation_bytes=moe.activation_bytes)
+
+
+def _lengths_by_model(settings: Settings) -> dict[str, LengthSettings]:
+    """By the names of the models' shapes.
+
+    Raises:
+        ValueError: the mix has no such model.
+    """
+    if unknown := sorted(set(settings.lengths_by_model) - set(settings.mix.models)):
+        raise ValueError(f"lengths_by_model: no model {unknown[0]}; there are {', '.join(settings.mix.models)}")
+    return {settings.mix.models[name].shape.name: each for name, each in settings.lengths_by_model.items()}
 
 
 def hardware_profile(hardware: Hardware) -> HardwareProfile:

@@ -152,5 +152,5 @@ def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backen
         journal=journal,
         leaps=settings.backend.leaps,
         use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
-        follow=workload.follow,
+        follow=workload.follow if isinstance(workload, SessionWorkload) else None,
     )

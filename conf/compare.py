@@ -14,6 +14,7 @@ from conf.experts_csv import write_experts_csv
 from conf.fingerprint import folder_name
 from conf.grid import axes
 from conf.outcome import INDEX, PAGE, tell, write_report_page
+from conf.paper.cells import read_tables
 from conf.paper.score import Told
 from conf.parallel import side_by_side
 from conf.run import run_info, workload_name
@@ -53,7 +54,7 @@ def run(experiment: Experiment, folder: Path) -> Told:
         write_report_page(results, [place.folder for place in places], folder / PAGE)
         print(f"wrote {folder / PAGE}")
     print(f"results in {folder}")
-    return Told(results=results, numbers=numbers)
+    return Told(results=results, numbers=numbers, tables=read_tables(folder))
 
 
 def _as_in_the_paper(

@@ -9,7 +9,6 @@ from typing import Protocol, cast
 
 from conf.grid import ONCE
 from conf.schema import Settings
-from policies.incoming import Follow
 from policies.moe_setup import ServedMoe
 from policies.policy import Policy
 from policies.serving.tenancy import TemporalSharing
@@ -32,11 +31,6 @@ class Requests(Protocol):
         """What they are, for a person."""
         ...
 
-    @property
-    def follow(self) -> Follow | None:
-        """What a finish brings about, if anything."""
-        ...
-
     def arrivals(self) -> Iterator[Arrival]:
         """Start the stream, in order of time; again, if it was started before."""
         ...
@@ -49,9 +43,8 @@ class Run:
     Attributes:
         system: the policy or variant, as ``compare`` names it.
         lengths: the name of the lengths, or of the sessions.
-        models: in the order in which results count them; of models that are divided, and of a mixture-of-experts
-            model, what one rank holds.
-        moe: that model as it is served, if the mix has one.
+        models: in the order in which results count them; of models that are divided what one rank holds.
+        moe: the mixture-of-experts model as it is served, if the mix has one.
         settings: all of the configuration, with what this run changes in it.
         config: what of it decides how the run comes out, as JSON can hold it.
         grid: in what it differs from other runs of its system: see ``traces/grid.py``.

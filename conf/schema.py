@@ -158,27 +158,27 @@ class Mix:
     """The models that share a GPU, by name; results count them in this order.
 
     Attributes:
-        experts: in their place one mixture-of-experts model, which has its GPUs alone.
         of: more of them, as ``conf/own_mix.py`` reads them: names of the catalogue or Hugging Face configs, each with
             its sizes, share and activations worked out.
         shares: of the HBM, one for each of these; none: worked out, too.
         memory_share: of the HBM, for all of these together (vLLM's ``gpu_memory_utilization``).
         context_tokens: the longest request of these; ``None``: as each model has it.
+        experts: in place of models one mixture-of-experts model, which has its GPUs alone.
     """
 
     name: str
     models: Mapping[str, ServedModel] = field(default_factory=dict[str, ServedModel])
-    experts: ExpertsModel | None = None
     of: tuple[str, ...] = ()
     shares: tuple[float, ...] = ()
     memory_share: float = 0.9
     context_tokens: int | None = None
+    experts: ExpertsModel | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.models) == (self.experts is not None):
-            raise ValueError(
-                "mix: name at least one of models, or models of the catalogue in mix.of, or experts and no models"
-            )
+        if self.experts is not None and self.models:
+            raise ValueError("mix: experts have their GPUs alone; name no models beside them")
+        if self.experts is None and not self.models:
+            raise ValueError("mix.models is empty; name at least one there, or models of the catalogue in mix.of")
         for name, model in self.models.items():
             if not 0 < model.share <= 1:
                 raise ValueError(f"mix.models.{name}.share={model.share} is outside (0, 1]")
@@ -290,6 +290,7 @@ class Settings:
         loads: shares of ``saturations``: with them rates need not be given.
         saturations: requests/s that the baseline serves at most, for each of the lengths; from
             ``python -m sim saturation``.
+        sessions: closed loops by name, each a workload of its own, in the place of arrivals and lengths.
         lengths_by_model: lengths of models, by their names in the mix, that differ from the run's.
         points: changes to the configuration, by dotted key, each of which is a workload of its own.
         figure: how the paper draws it, a name in ``conf/paper/figures.py``; with one there may be nothing to compare.
@@ -300,7 +301,6 @@ class Settings:
             hardware is, see ``conf/worlds.py``.
         compute_deviation: share by which the simulator's compute times are off, by a factor drawn with ``seed`` for
             each size of step: how sure is a result?
-        sessions: closed loops by name, each a workload of its own, in the place of arrivals and lengths.
         policy: the settings of every policy, by name.
         compare: names of policies and variants, the baseline first.
         grid: values to combine, by dotted key: see ``conf/grid.py``.

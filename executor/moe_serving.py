@@ -168,7 +168,11 @@ def _warm_up_prefills(eager: MoeEager[Any], plan: MoePlan) -> None:
     What they leave in the KV cache nobody reads.
     """
     size = plan.block_tokens
-    longest = min(plan.max_prefill_tokens, plan.extents.kv.n_base_blocks * size)
+    longest = min(
+        plan.max_prefill_tokens,
+        size * min(plan.extents.kv.n_base_blocks, plan.max_blocks),
+        plan.extents.spec.shape.max_context_tokens,
+    )
     for n_tokens in {min(length, longest) for length in (size + 1, 2 * size, 256, longest)}:
         blocks = range(-(-n_tokens // size))
         eager.run([Row(token_ids=[0] * n_tokens, n_before=0, blocks=blocks)])

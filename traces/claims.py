@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Literal
 
 from traces.folder import RunInfo
 from traces.metrics import Figures, Summary
@@ -87,23 +87,6 @@ class Finding:
     low: float
     high: float
     n_points: int
-
-
-def claims_from(entries: Mapping[str, Mapping[str, object]]) -> tuple[Claim, ...]:
-    """Read claims by id, as ``conf/claims/*.yaml`` has them.
-
-    Raises:
-        ValueError: an entry has other keys than ``Claim``, or a value that it refuses.
-    """
-    wanted = {item.name for item in fields(Claim)} - {"id"}
-    claims: list[Claim] = []
-    for name, entry in entries.items():
-        if set(entry) != wanted:
-            raise ValueError(f"claim {name}: keys {sorted(entry)} must be {sorted(wanted)}")
-        given = cast("dict[str, Any]", {**entry, "id": name})
-        given["metrics"] = tuple(given["metrics"])
-        claims.append(Claim(**given))
-    return tuple(claims)
 
 
 def findings(claim: Claim, results: Sequence[Result]) -> tuple[Finding, ...]:

@@ -46,6 +46,7 @@ class Lines:
         values: by system (x, y).
         levels: by name, level lines.
         steps: drawn as steps: a distribution.
+        from_zero: the axis of y begins at 0.
     """
 
     title: str
@@ -56,6 +57,7 @@ class Lines:
     log_x: bool = False
     log_y: bool = False
     steps: bool = False
+    from_zero: bool = True
 
 
 def draw(
@@ -87,7 +89,7 @@ def _draw_bars(ax: Axes, panel: Bars, systems: Mapping[str, Line]) -> None:
         ax.bar(at, values, width, color=systems[name].colour)
     ax.set_xticks(range(len(panel.groups)), panel.groups)
     ax.grid(visible=False, axis="x")
-    if panel.log:
+    if panel.log and any(value > 0 for values in panel.values.values() for value in values):  # none finished: no value
         ax.set_yscale("log")
         plain_ticks(ax.yaxis)
 
@@ -109,7 +111,7 @@ def _draw_lines(ax: Axes, panel: Lines, systems: Mapping[str, Line]) -> None:
     if panel.log_y:
         ax.set_yscale("log")
         plain_ticks(ax.yaxis)
-    elif not panel.steps:
+    elif panel.from_zero and not panel.steps:
         ax.set_ylim(0, None)
 
 

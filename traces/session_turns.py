@@ -95,8 +95,9 @@ def turns_of(run: RunTables, settings: SessionSettings) -> Turns:
     done = {name: column[finished][order] for name, column in columns.items()}
     largest = int(columns["request_id"].max(initial=0))
     first_ids, n_turns = _layout(settings, run.info.seed, largest)
-    session = np.searchsorted(first_ids, done["request_id"], side="right") - 1
-    number = done["request_id"] - first_ids[session]
+    request_ids: Ints = done["request_id"]
+    session: Ints = np.searchsorted(first_ids, request_ids, side="right") - 1
+    number = request_ids - first_ids[session]
     n_recorded = None if settings.n_sessions is None and settings.kind != "file" else int(n_turns.sum())
     return Turns(settings, done, number, number == n_turns[session] - 1, n_recorded)
 

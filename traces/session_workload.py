@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from policies.types import Arrival, Request
 from traces.closed_loop import ClosedLoop
@@ -26,6 +27,13 @@ class SessionWorkload:
 
     def __post_init__(self) -> None:
         self.loop = self.settings.play(self.seed, self.max_context_tokens)
+
+    def __reduce__(self) -> tuple[partial[SessionWorkload], tuple[()]]:
+        """Travel to another process without the loop, whose sessions are still being made; it begins anew there."""
+        made = partial(
+            SessionWorkload, settings=self.settings, seed=self.seed, max_context_tokens=self.max_context_tokens
+        )
+        return made, ()
 
     @property
     def description(self) -> str:

@@ -99,7 +99,6 @@ class Workload:
         lengths: of each model.
         scalings: of each process: one for each model with ``per_model``, else a single one.
         counts: of the stream that was started last.
-        follow: nothing follows a finish here (see ``SessionWorkload``).
     """
 
     settings: WorkloadSettings
@@ -109,7 +108,6 @@ class Workload:
     lengths: Sequence[LengthSettings]
     seed: int
     counts: WorkloadCounts = field(init=False)
-    follow: None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.counts = self._zero_counts()

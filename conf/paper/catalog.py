@@ -5,8 +5,8 @@
     M011:
       text: P99 TBT, C1                     # in a few words
       source: section 7.2, figure 8(a)
-      check: e2e                            # e2e, e2e-range, ablation, micro, arithmetic
-      paper: {reduction: 54.4}              # percent; or increase, also [LEAST, GREATEST] of either; value; factor
+      check: e2e                            # e2e, e2e-range, ablation, micro, arithmetic, config
+      paper: {reduction: 54.4}              # percent; or increase; value; factor; [LEAST, GREATEST] of any but factor
       experiments: [mirage/fig8_c1]         # of conf/experiment
       ours: {change: [mean_gap_p99], of: mirage, against: recompute}
       assumes: what the paper leaves open
@@ -17,8 +17,14 @@ How ours is read, one of:
   seed) that both ran; the first metric is scored, the others are printed beside it. ``over``: ``mean`` (the default),
   ``max`` or ``min``: the largest or smallest change in the direction of the claim. ``where`` keeps points whose
   lengths, mix or rate have these values.
+- ``column``: of a table that the experiment leaves (``file``: ``sessions``, the default, ``turns``, ``bins`` or
+  ``experts``), of a system (``of``; also several, or all if it is left out), where columns have values (``where``; two
+  values: from the first to the last), averaged over seeds, then ``over`` points. Against a value: the mean. Against
+  ``value: [LEAST, GREATEST]``: least and greatest of the points. ``against``: a change or a factor over another system,
+  or the two values of ``pair: [OF_AGAINST, OF]``, whose direction is which of them is more.
 - ``number``: a number that the experiment's figure gave (``numbers.json``).
-- ``holds``: ``"a < b < c"``, several of them joined by ``and``, of such numbers or plain ones: an ordering.
+- ``holds``: ``"a < b < c"``, several of them joined by ``and``, of such numbers, plain ones, or cells of sessions.csv
+  (``SYSTEM.COLUMN``, ``SYSTEM.COLUMN[KEY=VALUE]``): an ordering.
 - ``range_of``: least and greatest of what other claims came to.
 - ``same_as``: another claim; it counts once.
 
@@ -31,14 +37,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib.resources import files
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
+from conf.paper.cells import FILES
 from traces.claims import METRICS, Claim
 
-Check = Literal["e2e", "e2e-range", "ablation", "micro", "arithmetic"]
-Kind = Literal["reduction", "increase", "value", "factor", "ordering"]
+Check = Literal["e2e", "e2e-range", "ablation", "micro", "arithmetic", "config"]
+Kind = Literal["reduction", "increase", "value", "pair", "factor", "ordering"]
 
-WAYS = ("change", "number", "holds", "range_of", "same_as")
+CHECKS: tuple[Check, ...] = get_args(Check)
+WAYS = ("change", "column", "number", "holds", "range_of", "same_as")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,9 @@ class Reading:
     """
 
     change: tuple[str, ...] = ()
-    of: str | None = None
+    column: str | None = None
+    file: str = "sessions"
+    of: str | tuple[str, ...] | None = None
     against: str | None = None
     over: Literal["mean", "max", "min"] = "mean"
     where: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -67,8 +77,15 @@ class Reading:
             raise ValueError(f"ours.change: {unknown[0]} is unknown; take from {', '.join(METRICS)}")
         if self.change and not (self.of and self.against):
             raise ValueError("ours.change needs of: SYSTEM and against: BASELINE")
+        if self.file not in FILES:
+            raise ValueError(f"ours.file={self.file} must be one of {', '.join(FILES)}")
         if self.over not in ("mean", "max", "min"):
             raise ValueError(f"ours.over={self.over} must be mean, max or min")
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """Whose cells a column is read from; none: those of all."""
+        return (self.of,) if isinstance(self.of, str) else self.of or ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +101,12 @@ class Entry:
     """One claim.
 
     Attributes:
-        kind, values: what the paper says; two values for a range, none for an ordering.
+        kind, values: what the paper says; two values for a range or a pair, none for an ordering.
         unit: of the values.
         ours: ``None``: nothing answers it yet.
+
+    Raises:
+        ValueError: a pair, or a column for a change, without the system that it is against.
     """
 
     id: str
@@ -102,6 +122,11 @@ class Entry:
     assumes: str = ""
     refuted: Refuted | None = None
 
+    def __post_init__(self) -> None:
+        compares = self.kind == "pair" or self.is_relative
+        if compares and self.ours is not None and self.ours.column and not self.ours.against:
+            raise ValueError(f"ours.column for {self.kind} needs against: BASELINE")
+
     @property
     def is_relative(self) -> bool:
         """Whether the values are percent by which something is less or more."""
@@ -115,7 +140,7 @@ class Entry:
     def as_claim(self, mix: str) -> Claim:
         """The claim as the report of a run prints it."""
         assert self.ours is not None
-        assert self.ours.of is not None
+        assert isinstance(self.ours.of, str)
         assert self.ours.against is not None
         return Claim(
             id=self.id,
@@ -175,7 +200,7 @@ def entry_from(name: str, paper: str, given: Mapping[str, Any]) -> Entry:
             check=given["check"],
             kind=kind,
             values=values,
-            unit=given.get("unit", "" if kind in ("ordering", "factor", "value") else "%"),
+            unit=given.get("unit", "%" if kind in ("reduction", "increase") else ""),
             experiments=tuple(given.get("experiments", ())),
             ours=None if ours is None else Reading(**_tuples(ours)),
             assumes=given.get("assumes", ""),
@@ -193,10 +218,10 @@ def _said(paper: object) -> tuple[Kind, tuple[float, ...]]:
         return "ordering", ()
     given = cast("Mapping[str, Any]", paper if isinstance(paper, Mapping) else {})
     if len(given) != 1:
-        raise ValueError("paper must be `ordering`, or one of reduction, increase, value, factor with its value")
+        raise ValueError("paper must be `ordering`, or one of reduction, increase, value, pair, factor with its value")
     ((kind, value),) = given.items()
     values = tuple(map(float, cast("list[Any]", value) if isinstance(value, list) else [value]))
-    if kind not in ("reduction", "increase", "value", "factor") or len(values) not in (1, 2):
+    if kind == "ordering" or kind not in get_args(Kind) or len(values) not in ((2,) if kind == "pair" else (1, 2)):
         raise ValueError(f"paper: {kind}={value} is not a kind of claim with its value")
     return cast("Kind", kind), values
 

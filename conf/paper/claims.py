@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter
 
 from conf.cli import Refused
-from conf.paper.catalog import Entry, papers, read_catalog
+from conf.paper.catalog import CHECKS, Entry, papers, read_catalog
 from conf.paper.collect import collect
 from conf.paper.page import page
 from conf.paper.score import Scored, Told, score
@@ -120,7 +120,7 @@ def said(entry: Entry) -> str:
         return "holds"
     if entry.is_relative:
         return " to ".join(f"{100 * value:+.4g}%" for value in entry.changes)
-    return " to ".join(f"{value:g}" for value in entry.values)
+    return _joined(entry).join(f"{value:g}" for value in entry.values)
 
 
 def found(each: Scored) -> str:
@@ -131,13 +131,18 @@ def found(each: Scored) -> str:
         return "holds" if each.ours.holds else "does not"
     if each.entry.is_relative:
         return " to ".join(f"{100 * value:+.1f}%" for value in each.ours.values)
-    return " to ".join(f"{value:.4g}" for value in each.ours.values)
+    return _joined(each.entry).join(f"{value:.4g}" for value in each.ours.values)
+
+
+def _joined(entry: Entry) -> str:
+    """A range has two ends, a pair the values of two systems."""
+    return " -> " if entry.kind == "pair" else " to "
 
 
 def summary(scored: Sequence[Scored]) -> str:
     """How many claims of each kind are right and near; duplicates are not counted."""
     lines: list[str] = []
-    for check in ("e2e", "e2e-range", "ablation", "micro", "arithmetic"):
+    for check in CHECKS:
         own = [each for each in scored if each.entry.check == check and not each.verdict.startswith("as ")]
         if own:
             errors = [each.error for each in own if each.error is not None]

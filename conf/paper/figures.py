@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from conf.paper.drawn import Drawn, Numbers
 from conf.paper.mirage_arithmetic import fig1b, fig4, fig5a, fig5b, table1
-from conf.paper.mirage_runs import bars, fig1a, fig15, fig16, fig17, rates
+from conf.paper.mirage_runs import bars, fig1a, fig15, fig16, fig17, frontier, rates
+from conf.paper.vamp_arithmetic import vamp_arithmetic
 
 FIGURES: Mapping[str, Callable[[Drawn], Numbers]] = {
     "rates": rates,
@@ -19,5 +20,7 @@ FIGURES: Mapping[str, Callable[[Drawn], Numbers]] = {
     "fig15": fig15,
     "fig16": fig16,
     "fig17": fig17,
+    "frontier": frontier,
     "table1": table1,
+    "vamp_arithmetic": vamp_arithmetic,
 }

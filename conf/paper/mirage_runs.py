@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conf.paper.drawn import Drawn, Numbers
-from policies.types import NS_PER_S
-from traces.claims import Result
+from policies.types import GB, NS_PER_S
+from traces.claims import METRICS, Result
 from traces.folder import read_run
 from traces.metrics import quantiles
 from traces.paper_plots import Bars, Lines, draw
@@ -41,7 +42,7 @@ def rates(drawn: Drawn) -> Numbers:
     return {
         f"{metric}_ratio_{system}": drawn.mean(system, metric) / drawn.mean(base, metric)
         for system in drawn.systems[1:]
-        for metric, *_ in MERITS
+        for metric in (*(name for name, *_ in MERITS), "max_gap_p99")
     }
 
 
@@ -79,6 +80,46 @@ def _by_model(result: Result) -> str:
     if tokens:
         words = [f"{n} tok.\n{word}" for n, word in zip(tokens, words, strict=True)]
     return "\n".join(words)
+
+
+def frontier(drawn: Drawn) -> Numbers:
+    """What lending brings over links of different speed: change against the baseline."""
+    panels: list[Lines] = []
+    numbers: dict[str, float] = {}
+    base, *others = drawn.systems
+    for metric, label, _, _ in MERITS:
+        by_link = {system: _by_link(drawn, system, metric) for system in drawn.systems}
+        changes = {
+            system: {gb: value / by_link[base][gb] - 1 for gb, value in by_link[system].items()} for system in others
+        }
+        panels.append(
+            Lines(
+                title=label,
+                xlabel="link to the device (GB/s)",
+                ylabel=f"change against {base} (%)",
+                values={
+                    system: ([*found], [100 * share for share in found.values()]) for system, found in changes.items()
+                },
+                log_x=True,
+                from_zero=False,
+            )
+        )
+        numbers |= {
+            f"{metric}_change_{system}_{gb:g}": share
+            for system, found in changes.items()
+            for gb, share in found.items()
+        }
+    draw("Which link makes lending pay", [panels], drawn.figure)
+    return numbers
+
+
+def _by_link(drawn: Drawn, system: str, metric: str) -> dict[float, float]:
+    """A figure of merit by bandwidth to the device in GB/s, increasing."""
+    found: dict[float, float] = {}
+    for result, _ in drawn.runs(system):
+        config: Any = result.info.config
+        found[config["hardware"]["link"]["h2d_bytes_per_s"] / GB] = METRICS[metric].of(result.summary.total) or nan
+    return dict(sorted(found.items()))
 
 
 def fig1a(drawn: Drawn) -> Numbers:

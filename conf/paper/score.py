@@ -2,19 +2,21 @@
 
 - A relative claim is compared by what remains: reductions of 90 and 95 % are a factor of two apart. Its error is
   |ln((1 + ours) / (1 + paper))|; a paper's change below 10 % counts by points instead.
-- A value or a factor: |ln(ours / paper)|.
-- A range: the larger error of its two ends. An ordering has no error: it holds or it does not.
+- A value or a factor: |ln(ours / paper)|; where the paper's is 0, none if ours is, else without bound.
+- A range or a pair: the larger error of its two. The direction of a pair is which of the two is more. An
+  ordering has no error: it holds or it does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, log
 from statistics import fmean
 
 from conf.paper.catalog import Entry, Reading
+from conf.paper.cells import Row, Tables, cells, joined, term
 from traces.claims import METRICS, Result
 
 SMALL_CHANGE = 0.10
@@ -26,10 +28,11 @@ POINTS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What an experiment came to: its runs, and the numbers of its figure."""
+    """What an experiment came to: its runs, the numbers of its figure, and the tables beside them."""
 
     results: Sequence[Result]
     numbers: Mapping[str, float]
+    tables: Tables = field(default_factory=dict[str, Sequence[Row]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class Ours:
     """Our value in the unit of the claim (changes as shares), with its spread and what else there is to say.
 
     Attributes:
-        values: one, or two for a range; none for an ordering.
+        values: one, or two for a range or a pair; none for an ordering.
         low, high: over the points.
         beside: by other definitions.
     """
@@ -58,7 +61,7 @@ class Scored:
     Attributes:
         ours: ``None``: nothing answers it.
         error: see above; ``None`` for an ordering.
-        is_right: whether the direction is; for a value whether it is within a quarter.
+        is_right: whether the direction is; for a value, or both ends of a range, whether it is within a quarter.
     """
 
     entry: Entry
@@ -115,9 +118,19 @@ def _scored(entry: Entry, ours: Ours | None) -> Scored:
             error=max(change_error(*pair) for pair in pairs),
             is_right=all(_same_direction(*pair) for pair in pairs),
         )
-    ratio = ours.values[0] / entry.values[0]
-    error = abs(log(ratio)) if ratio > 0 else inf
-    return Scored(entry=entry, ours=ours, error=error, is_right=error <= 0.25)
+    error = max(_ratio_error(*pair) for pair in zip(ours.values, entry.values, strict=True))
+    is_right = _same_order(ours.values, entry.values) if entry.kind == "pair" else error <= 0.25
+    return Scored(entry=entry, ours=ours, error=error, is_right=is_right)
+
+
+def _ratio_error(ours: float, paper: float) -> float:
+    if ours == paper:
+        return 0.0
+    return abs(log(ours / paper)) if ours > 0 and paper > 0 else inf
+
+
+def _same_order(ours: Sequence[float], paper: Sequence[float]) -> bool:
+    return (ours[1] - ours[0]) * (paper[1] - paper[0]) > 0
 
 
 def change_error(ours: float, paper: float) -> float:
@@ -146,21 +159,65 @@ def _read(entry: Entry, told: Sequence[Told]) -> Ours | None:
         return None
     if reading.change:
         return _change(entry, reading, [result for each in told for result in each.results])
+    tables = joined([each.tables for each in told])
+    if reading.column is not None:
+        return _column(entry, reading, reading.column, tables)
     numbers = {name: value for each in told for name, value in each.numbers.items()}
     if reading.number is not None:
         return Ours(values=(_number(reading.number, numbers, entry.id),), definition=reading.number)
     assert reading.holds is not None
-    return _holds(reading.holds, numbers, entry.id)
+    return _holds(reading.holds, numbers, tables, entry.id)
 
 
-def _holds(text: str, numbers: Mapping[str, float], claim: str) -> Ours:
-    """Find out whether every ``a < b < c`` of a text joined by ``and`` holds."""
+def _column(entry: Entry, reading: Reading, column: str, tables: Tables) -> Ours | None:
+    """What a column says of a system, alone or against another; ``None`` where there was nothing to measure."""
+
+    def of(*systems: str) -> list[float]:
+        try:
+            return cells(tables[reading.file], column, systems, reading.where)
+        except ValueError as mistake:
+            raise ValueError(f"claim {entry.id}: {reading.file}.csv: {mistake}") from None
+
+    own = of(*reading.systems)
+    before = of(reading.against) if reading.against else None
+    if not own or before == []:
+        return None
+    over = {"mean": fmean, "max": max, "min": min}[reading.over]
+    shown = f"{column} of {', '.join(reading.systems) or 'all'}, {reading.over} over {len(own)} points"
+    if before is not None:
+        return Ours(values=_against(entry, over(own), over(before)), n_points=len(own), definition=shown)
+    values = (over(own),) if len(entry.values) == 1 else (min(own), max(own))
+    return Ours(values=values, n_points=len(own), definition=shown)
+
+
+def _against(entry: Entry, own: float, before: float) -> tuple[float, ...]:
+    if entry.kind == "pair":
+        return before, own
+    ratio = own / before if before else inf
+    return (ratio - 1 if entry.is_relative else ratio,)
+
+
+def _holds(text: str, numbers: Mapping[str, float], tables: Tables, claim: str) -> Ours | None:
+    """Find out whether every ``a < b < c`` of a text joined by ``and`` holds; ``None`` where a cell is empty."""
     holds, shown = True, list[str]()
     for ordering in text.split(" and "):
-        terms = [_number(term.strip(), numbers, claim) for term in ordering.split("<")]
-        holds = holds and all(less < more for less, more in pairwise(terms))
-        shown.append(" < ".join(f"{value:.4g}" for value in terms))
+        terms = [_term(each.strip(), numbers, tables, claim) for each in ordering.split("<")]
+        known = [value for value in terms if value is not None]
+        if len(known) < len(terms):
+            return None
+        holds = holds and all(less < more for less, more in pairwise(known))
+        shown.append(" < ".join(f"{value:.4g}" for value in known))
     return Ours(holds=holds, definition=f"{text}: {' and '.join(shown)}")
+
+
+def _term(text: str, numbers: Mapping[str, float], tables: Tables, claim: str) -> float | None:
+    try:
+        found = term(text, tables)
+    except ValueError as mistake:
+        raise ValueError(f"claim {claim}: {text}: {mistake}") from None
+    if found is None:
+        return _number(text, numbers, claim)
+    return fmean(found) if found else None
 
 
 def _number(name: str, numbers: Mapping[str, float], claim: str) -> float:

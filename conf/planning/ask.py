@@ -7,7 +7,7 @@ from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, RawDe
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from conf.cli import Refused
 from conf.models import catalogue
@@ -180,7 +180,7 @@ class _KeyValue(Action):
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: object, option: object = None) -> None:
         del option
-        words = [str(value) for value in values] if isinstance(values, list) else []
+        words = [str(value) for value in cast("list[object]", values)] if isinstance(values, list) else []
         for word in words:
             if "=" not in word:
                 parser.error(f"{word} is neither an option nor KEY=VALUE")

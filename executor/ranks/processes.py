@@ -92,8 +92,11 @@ def be_rank(seat: Seat, end: Connection) -> None:
         group = TorchGroup(seat.store, seat.rank, seat.plan.n_ranks, device, seat.plan.rank_timeout_s)
         ranks = Follower(seat.rank, seat.plan.n_ranks, pipe, group)
         with open_served(seat.world, seat.plan, ranks) as serving:
-            follow(serving, ranks)
-            group.abort()
+            try:
+                follow(serving, ranks)
+            except BaseException:
+                group.abort()  # else closing would wait for a device that waits for a rank that is gone
+                raise
     except EOFError:
         pass  # rank 0 is gone, and with it whoever would want to know
     except (ValueError, HbmOverdrawn, DeviceFailed, DriverError, RuntimeError) as failure:  # torch's are RuntimeErrors

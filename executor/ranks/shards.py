@@ -37,6 +37,9 @@ def splits_of(spec: DecoderSpec) -> Mapping[str, Split]:
 
     Args:
         spec: the whole model.
+
+    Raises:
+        ValueError: it has experts.
     """
     shape = spec.shape
     width, kv_width = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
@@ -48,6 +51,8 @@ def splits_of(spec: DecoderSpec) -> Mapping[str, Split]:
             return {"qkv_weight": heads, "qkv_bias": heads, "up_weight": up, "up_bias": up, **behind}
         case Family.LLAMA:
             return {"qkv_weight": heads, "gate_up_weight": Split(OUTPUTS, (shape.ffn, shape.ffn)), **behind}
+        case Family.MOE:
+            raise ValueError(f"model {shape.name}: the executor serves experts on one rank; run with python -m sim")
 
 
 def take_part(

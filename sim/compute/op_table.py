@@ -50,8 +50,9 @@ def op_table(shape: ModelShape, machine: Roofline, ops: OpLatencies) -> DeviceTa
 
 def _common(curves: Sequence[Points]) -> Points:
     """The sum of points where all of them are there."""
-    tokens = set.intersection(*(set(points) for points in curves))
-    return {n: sum(points[n] for points in curves) for n in sorted(tokens)}
+    first, *others = curves
+    tokens = [n for n in sorted(first) if all(n in points for points in others)]
+    return {n: sum(points[n] for points in curves) for n in tokens}
 
 
 def _decodes(shape: ModelShape, ops: OpLatencies, others: Curve) -> Iterator[Timing]:

@@ -66,8 +66,8 @@ def test_flags_and_their_values_come_last_in_their_order(line: str, sorted_line:
         ("policy.mirage.max_remapped_fraction=0", "policy.mirage.max_remapped_fraction=0.0 is outside (0, 1]"),
         ("mix.models.opt_13b.share=0.1", "model OPT-13b: 10% of gh200_paper"),
         (
-            "compare=[mirage,pie]",
-            "compare: no policy or variant pie; there are recompute, swap, mirage",
+            "compare=[mirage,cake]",
+            "compare: no policy or variant cake; there are recompute, swap, mirage",
         ),
         ("compare=[]", "compare and lengths must each name at least one"),
         ("serving.block_tokens=0", "serving.block_tokens=0 must be at least 1"),

@@ -83,9 +83,15 @@ def test_a_log_of_aiperf_is_summed_up_like_a_run(tmp_path: Path) -> None:
 
 
 def test_a_log_with_mean_gaps_alone_has_no_figure_over_gaps(tmp_path: Path) -> None:
-    line = {"input_toks": 5, "output_toks": 3, "queued_ts": 10.0, "first_token_ts": 10.5, "last_token_ts": 11.5}
-    total = summed(tmp_path, line, line)
-    assert (total.ttft.p50_ns, total.mean_gap.p50_ns) == (500_000_000, 500_000_000)
+    line = {"input_toks": 5, "output_toks": 3, "first_token_ts": 10.5, "last_token_ts": 11.5}
+    # The clocks are 90 s apart by the first request, so the second came 0.25 s before it was queued.
+    total = summed(
+        tmp_path,
+        {**line, "arrival_time": 100.0, "queued_ts": 10.0},
+        {**line, "arrival_time": 100.0, "queued_ts": 10.25},
+    )
+    assert (total.ttft.p50_ns, total.ttft.p99_ns) == (500_000_000, 500_000_000)
+    assert total.mean_gap.p50_ns == 500_000_000
     assert total.gap.p50_ns is None
     assert total.max_gap.p50_ns is None
 
@@ -98,7 +104,8 @@ def test_a_real_vllm_run_has_its_own_mean_ttft(tmp_path: Path) -> None:
     as_run(read_server_log(path), tmp_path, "vllm")
     total = summary_of(tmp_path).total
     assert total.n_finished == len(records) == 300
-    expected = fmean(each["first_token_ts"] - each["queued_ts"] for each in records)
+    apart_s = min(each["queued_ts"] - each["arrival_time"] for each in records)
+    expected = fmean(each["first_token_ts"] - each["arrival_time"] - apart_s for each in records)
     assert total.ttft.mean_ns == pytest.approx(expected * 1e9)
 
 

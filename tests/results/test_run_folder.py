@@ -68,9 +68,9 @@ def test_a_memory_row_is_an_instant_and_every_field_of_the_use_of_hbm() -> None:
 def test_only_what_can_be_absent_is_nullable() -> None:
     nullable = {name: [c.name for c in columns_of(row) if c.nullable] for name, row in ROW_TYPES.items()}
     assert nullable == {
-        "requests": ["first_token_ns", "finish_ns", "mean_gap_ns", "max_gap_ns"],
+        "requests": ["first_token_ns", "finish_ns", "scheduled_ns", "mean_gap_ns", "max_gap_ns"],
         "steps": [],
-        "decisions": ["view", "targets"],
+        "decisions": [*(f"{option}_cost_ns" for option in ("evict", "offload", "both", "preempt")), "view", "targets"],
         "memory": [],
         "gaps": [],
     }

@@ -64,27 +64,29 @@ def test_grouped_gemms_take_what_was_measured_on_an_h100(n_tokens: int, measured
 @pytest.mark.parametrize(
     ("ranks", "n_bytes", "measured_us"),
     [
-        ("h100_nvl_x2", 262_144, 32),
-        ("h100_nvl_x2", 8_388_608, 892),
-        ("h100_nvl_x2", 33_554_432, 3500),
+        ("h100_nvl_x2", 262_144, 4 + (32 - 4) / 2),
+        ("h100_nvl_x2", 8_388_608, 4 + (892 - 4) / 2),
+        ("h100_nvl_x2", 33_554_432, 4 + (3500 - 4) / 2),
         ("h200_nvl_x4", 262_144, 10.5),
         ("h200_nvl_x4", 8_388_608, 94),
     ],
 )
 def test_all_reduces_take_what_was_measured(ranks: str, n_bytes: int, measured_us: float) -> None:
-    # Golden: hardware.md 3.1; the L40S stands in for two H100 without NVLink.
+    # Golden: hardware.md 3.1. Two L40S behind PCIe 4 stand in for two H100 without NVLink, whose PCIe 5 moves the bytes
+    # in half the time; the 4 us that come with every all-reduce stay.
     hardware = "h100_nvl" if "h100" in ranks else "h200_nvl"
     times = model(hardware, ranks).layers(prefill(n_bytes // (2 * SHAPE.hidden)))[0]
     assert abs(times.reduce_ns / 1000 / measured_us - 1) < 0.03
 
 
-def test_a_chunk_of_8192_tokens_on_two_h100_is_mostly_all_reduces() -> None:
-    # Golden: hardware.md 5.6: about 430 ms, of which about 340 in all-reduces; 53 us a token.
+def test_more_than_half_of_a_chunk_of_8192_tokens_on_two_h100_are_all_reduces() -> None:
+    # Golden: hardware.md 5.6: about 430 ms, of which about 340 in all-reduces, at PCIe 4's rate; at PCIe 5's half of
+    # these.
     layers = model("h100_nvl", "h100_nvl_x2").layers(prefill(8192))
     reduces_ms = sum(2 * times.reduce_ns for times in layers) / 1e6
     all_ms = sum(times.all_ns for times in layers) / 1e6
-    assert abs(reduces_ms / 340 - 1) < 0.02
-    assert abs(all_ms / 430 - 1) < 0.12
+    assert abs(reduces_ms / (340 / 2) - 1) < 0.02
+    assert abs(all_ms / (430 - 340 / 2) - 1) < 0.12
 
 
 def test_three_of_four_layers_have_a_delta_net_whose_time_does_not_grow_with_the_context() -> None:

@@ -1,5 +1,8 @@
 """Tables put together from operations: a made package first, then the real one where it is installed."""
 
+# pyarrow comes without type information.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,8 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bench.fit_roofline import read_machine
 from conf.models import CATALOGUE
@@ -25,21 +29,22 @@ needs_package = pytest.mark.skipif(find_spec("aiconfigurator_core") is None, rea
 
 
 def small(**changes: Any) -> ModelShape:
-    sizes = {"n_layers": 2, "hidden": 256, "n_heads": 6, "n_kv_heads": 6, "head_dim": 64, "ffn": 1024, "vocab": 512}
-    rest = {"name": "small", "gated_mlp": True, "layer_bytes": 10**6, "total_bytes": 10**7, "max_context_tokens": 512}
-    return ModelShape(**{**sizes, **rest, **changes})
+    heads: dict[str, Any] = {"n_heads": 6, "n_kv_heads": 6, "head_dim": 64}
+    sizes: dict[str, Any] = {"n_layers": 2, "hidden": 256, "ffn": 1024, "vocab": 512, "max_context_tokens": 512}
+    rest: dict[str, Any] = {"name": "small", "gated_mlp": True, "layer_bytes": 10**6, "total_bytes": 10**7}
+    return ModelShape(**{**heads, **sizes, **rest, **changes})
 
 
 @pytest.fixture
 def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpLatencies:
     """A GPU whose operations take as long as they have products, in milliseconds a million."""
-    gemm = [
+    gemm: list[dict[str, Any]] = [
         {"gemm_dtype": "bfloat16", "m": m, "n": n, "k": k, "latency": m * n * k / 1e6}
         for m in (1, 16, 64, 256, 1024)
         for n in (128, 512, 2048)
         for k in (128, 512, 2048)
     ]
-    attention = [
+    attention: list[dict[str, Any]] = [
         {
             "attn_dtype": "bfloat16",
             "kv_cache_dtype": "bfloat16",
@@ -52,12 +57,12 @@ def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpLatencies:
         for heads in (4, 8)
         for batch in (1, 4, 16)
     ]
-    decode = [
+    decode: list[dict[str, Any]] = [
         {**row, "isl": 1, "step": step, "latency": row["num_heads"] * row["batch_size"] * (step + 1) / 1e3}
         for row in attention
         for step in (0, 127, 511)
     ]
-    prefill = [
+    prefill: list[dict[str, Any]] = [
         {**row, "isl": isl, "step": 0, "latency": row["num_heads"] * row["batch_size"] * isl * (isl + 1) / 2e6}
         for row in attention
         for isl in (16, 64, 256)
@@ -70,7 +75,7 @@ def ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpLatencies:
     ):
         path = tmp_path / "toy" / kind / "vllm" / version / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(table).to_parquet(path)
+        parquet.write_table(pa.Table.from_pylist(table), path)
     monkeypatch.setattr(op_latencies, "data_folder", lambda: tmp_path)
     return OpLatencies.of("toy")
 

@@ -19,8 +19,8 @@ class Kept:
 
     kept = ("requests",)
 
-    def __init__(self, seed: int = 0, **columns: list[Any]) -> None:
-        self.info = type("Info", (), {"seed": seed})
+    def __init__(self, **columns: list[Any]) -> None:
+        self.info = type("Info", (), {"seed": 0})
         self._columns = {name: np.array(values) for name, values in columns.items()}
 
     def columns(self, table: str, only: tuple[str, ...]) -> dict[str, Any]:
@@ -29,8 +29,9 @@ class Kept:
 
 
 def settings(**changes: Any) -> SessionSettings:
-    sizes = {"n_turns": 2, "first_tokens": 10, "added_tokens": 10, "output_tokens": 5, "think_s": 0.0}
-    return SessionSettings(**{"kind": "equal", "n_sessions": 2, **sizes, **changes})
+    sizes: dict[str, Any] = {"n_turns": 2, "first_tokens": 10, "added_tokens": 10, "output_tokens": 5, "think_s": 0.0}
+    given: dict[str, Any] = {"kind": "equal", "n_sessions": 2, **sizes, **changes}
+    return SessionSettings(**given)
 
 
 def kept(**changes: list[Any]) -> Any:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from traces.session_settings import SessionSettings
+from traces.session_workload import SessionWorkload
 
 FOLDER = Path(__file__).parents[2] / "conf" / "sessions"
 
@@ -76,3 +78,13 @@ def test_scales_multiply_what_a_fit_draws() -> None:
         assert abs(after.think_ns - 4 * before.think_ns) <= 4_000_000  # whole milliseconds
     with pytest.raises(ValueError, match=r"added_scale"):
         read("in_house_h100", added_scale=2.0)
+
+
+def test_a_workload_travels_to_another_process_while_it_plays() -> None:
+    def sizes(workload: SessionWorkload) -> list[tuple[int, int]]:
+        return [(each.request.n_prompt_tokens, each.n_output_tokens) for each in workload.arrivals()]
+
+    here = SessionWorkload(settings=read("swe_replay"), seed=1, max_context_tokens=262_144)
+    first = sizes(here)
+    assert len(first) == 48
+    assert sizes(pickle.loads(pickle.dumps(here))) == first

@@ -87,8 +87,8 @@ def read_config(path: Path) -> HfConfig:
     if not isinstance(values, dict):
         raise ValueError(f"{file} holds no JSON object; give a Hugging Face config.json")
     outer = cast("dict[str, Any]", values)
-    inner = outer.get("text_config")
-    if isinstance(inner, dict):
+    if isinstance(outer.get("text_config"), dict):
+        inner = cast("dict[str, Any]", outer["text_config"])
         outer = {**{key: outer[key] for key in ("_name_or_path", "quantization_config") if key in outer}, **inner}
     return HfConfig(file, _under_one_name(outer))
 

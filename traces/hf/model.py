@@ -106,11 +106,12 @@ def _group_weights(given: dict[str, Any]) -> tuple[int, int | None] | None:
         return None
     found: set[tuple[int, int | None]] = set()
     for group in cast("dict[str, Any]", groups).values():
-        weights: Any = group.get("weights") if isinstance(group, dict) else None
-        if not isinstance(weights, dict) or not isinstance(weights.get("num_bits"), int):
+        told: Any = cast("dict[str, Any]", group).get("weights") if isinstance(group, dict) else None
+        weights = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+        bits, size = weights.get("num_bits"), weights.get("group_size")
+        if not isinstance(bits, int):
             return None
-        size = weights.get("group_size")
-        found.add((weights["num_bits"], size if isinstance(size, int) and size > 0 else None))
+        found.add((bits, size if isinstance(size, int) and size > 0 else None))
     return found.pop() if len(found) == 1 else None
 
 

@@ -3,7 +3,7 @@
 ========================  =============================================================================
 vLLM's bench serve        one JSON document of ``--save-result --save-detailed``: input_lens, ttfts, itls, ...
 aiperf                    profile_export.jsonl, one request a line: metadata and metrics with their units
-LLMServingSim's bench     requests.jsonl: input_toks, queued_ts, first_token_ts, last_token_ts
+LLMServingSim's bench     requests.jsonl: input_toks, arrival_time, queued_ts, first_token_ts, last_token_ts
 ========================  =============================================================================
 
 Rules: a failed or cancelled request counts as dropped. Where only a mean gap is known, there are no gaps, so every
@@ -156,17 +156,24 @@ def _summary(run: RunTables, *, has_gaps: bool) -> Summary:
 
 
 def _row(number: int, served: Served, first_ns: int) -> tuple[object, ...]:
-    """Columns of ``traces.rows.RequestRow``."""
+    """The columns of ``traces.rows.RequestRow``, in their order; what a log does not tell is absent, or none at all."""
     arrival_ns = served.arrival_ns - first_ns
-    first_token_ns = finish_ns = mean_gap_ns = max_gap_ns = None
+    told: dict[str, object] = {
+        "request_id": number,
+        "model": 0,
+        "arrival_ns": arrival_ns,
+        "n_prompt_tokens": max(1, served.n_prompt),
+        "n_output_tokens": served.n_output,
+        "max_output_tokens": max(1, served.n_output),
+        "outcome": State.FINISHED if served.has_finished else State.DROPPED,
+    }
     if served.ttft_ns is not None and served.latency_ns is not None and served.has_finished:
-        first_token_ns, finish_ns = arrival_ns + served.ttft_ns, arrival_ns + served.latency_ns
+        told |= {"first_token_ns": arrival_ns + served.ttft_ns, "finish_ns": arrival_ns + served.latency_ns}
         if served.n_output > 1:
-            mean_gap_ns = (served.latency_ns - served.ttft_ns) // (served.n_output - 1)
-            max_gap_ns = max(served.gaps_ns, default=None)
-    outcome = State.FINISHED if served.has_finished else State.DROPPED
-    lengths = (max(1, served.n_prompt), served.n_output, max(1, served.n_output))
-    return number, 0, arrival_ns, *lengths, first_token_ns, finish_ns, outcome, 0, 0, 0, mean_gap_ns, max_gap_ns
+            told["mean_gap_ns"] = (served.latency_ns - served.ttft_ns) // (served.n_output - 1)
+            told["max_gap_ns"] = max(served.gaps_ns, default=None)
+    columns = columns_of(ROW_TYPES["requests"])
+    return tuple(told.get(column.name, None if column.nullable else 0) for column in columns)
 
 
 def _records(path: Path, text: str) -> Iterator[dict[str, Any]]:
@@ -252,14 +259,17 @@ def _aiperf_request(record: Mapping[str, Any]) -> Served:
 
 
 def _of_servingsim(records: Sequence[Mapping[str, Any]]) -> ServerLog:
-    requests = tuple(
-        Served(
-            arrival_ns=_ns(each["queued_ts"]),  # arrival_time is of another clock
-            n_prompt=int(each["input_toks"]),
-            n_output=int(each["output_toks"]),
-            ttft_ns=_ns(each["first_token_ts"] - each["queued_ts"]),
-            latency_ns=_ns(each["last_token_ts"] - each["queued_ts"]),
-        )
-        for each in records
-    )
+    # Arrivals are on the wall clock, all else on the engine's: see traces/server_log.py.
+    apart_s = min(each["queued_ts"] - each["arrival_time"] for each in records)
+    requests = tuple(_servingsim_request(each, each["arrival_time"] + apart_s) for each in records)
     return ServerLog(program="LLMServingSim bench", model="unknown", rate_per_s=None, requests=requests)
+
+
+def _servingsim_request(record: Mapping[str, Any], arrival_s: float) -> Served:
+    return Served(
+        arrival_ns=_ns(arrival_s),
+        n_prompt=int(record["input_toks"]),
+        n_output=int(record["output_toks"]),
+        ttft_ns=_ns(record["first_token_ts"] - arrival_s),
+        latency_ns=_ns(record["last_token_ts"] - arrival_s),
+    )

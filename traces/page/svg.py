@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 INCHES = (4.8, 2.9)
 """Of a figure: at 96 pixels an inch little wider than a phone, so that its text can be read there."""
 
-MARGINS: Mapping[str, float] = {"left": 0.165, "right": 0.985, "bottom": 0.17, "top": 0.97}
+MARGINS: Mapping[str, float] = {"left": 0.165, "right": 0.955, "bottom": 0.17, "top": 0.97}
 """Shares of the figure, wide enough for every label here. Looking for the best takes as long as drawing."""
 
 _STYLE: Mapping[str, Any] = {

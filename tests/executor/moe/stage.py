@@ -155,12 +155,13 @@ def schedule(n_blocks: int, n_steps: int = 24, seed: int = 3) -> list[list[Row]]
         random.shuffle(free)
         rows: list[Row] = []
         after: list[tuple[list[int], int]] = []
+        left: list[int] = []  # by sequences that end: no other may write there in the same step
         for blocks, n_before in live:
             n_new = random.choice([1, 1, 1, 5])
             blocks = [*blocks, *(free.pop() for _ in range(-(-(n_before + n_new) // BLOCK_TOKENS) - len(blocks)))]
             rows.append(_row(random, n_new, n_before, blocks))
             if n_before + n_new > 60 or len(free) < 3:
-                free += blocks
+                left += blocks
             else:
                 after.append((blocks, n_before + n_new))
         if len(after) < 3 and len(free) >= 4:
@@ -168,7 +169,7 @@ def schedule(n_blocks: int, n_steps: int = 24, seed: int = 3) -> list[list[Row]]
             blocks = [free.pop() for _ in range(-(-n_new // BLOCK_TOKENS))]
             rows.append(_row(random, n_new, 0, blocks))
             after.append((blocks, n_new))
-        live = after
+        live, free = after, [*free, *left]
         steps.append(rows)
     return [rows for rows in steps if rows]
 
