@@ -44,7 +44,7 @@ def test_every_experiment_can_run_and_is_called_like_its_file(name: str) -> None
 def test_every_experiment_of_vamp_can_run_and_is_called_like_its_file(name: str) -> None:
     experiment = built(f"+experiment=vamp/{name}")
     assert experiment.name == f"vamp_{name}"
-    assert experiment.runs[0].system == "recompute"
+    assert {run.system for run in experiment.runs[:1]} <= {"recompute"}  # arithmetic alone runs nothing
     assert f"python -m sim run +experiment=vamp/{name}" in (CONF / "experiment" / "vamp" / f"{name}.yaml").read_text()
 
 
@@ -61,7 +61,7 @@ def test_sessions_take_the_place_of_arrivals_and_lengths() -> None:
     [
         (["serving=vllm_v0"], "experts need serving.scheduler=vllm_v1"),
         (["compute=table"], "there are no tables of experts"),
-        (["backend=memfd"], "does not serve mix=qwen3_next_h100_x2"),
+        (["backend=memfd", "parallel.jobs=1"], "the executor serves one rank, not 2"),
         (["mix.experts.routing.exponent=1.0"], "set exponent for zipf"),
         (["mix.experts.share=0.8"], "is less than its weights and activations"),
     ],
@@ -88,7 +88,7 @@ def test_every_choice_of_a_group_fits_the_schema(group: str) -> None:
 
 def test_every_mix_fits_the_machine_of_the_paper() -> None:
     for mix in sorted(
-        path.stem for path in (CONF / "mix").glob("*.yaml") if not path.stem.startswith(("qwen3_next", "own"))
+        path.stem for path in (CONF / "mix").glob("*.yaml") if not path.stem.startswith(("exec_vamp", "own", "qwen3_"))
     ):
         assert built(f"mix={mix}").runs
 
