@@ -2,6 +2,7 @@
 
     python3 -m venv ../peers && ../peers/bin/pip install --pre aisimulate vllm-sr-sim
     python -m bench.peers --python ../peers/bin/python
+    python -m bench.peers --python ../peers/bin/python --requests 100000 --rounds 1
 
 The work is 512 prompt and 128 output tokens, 4 requests/s, one replica on an H100, each simulator
 with a model that it knows. Those that are not installed are listed with figures measured earlier
@@ -15,7 +16,7 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -70,6 +71,8 @@ class Published:
     peak_mib: int
     cpu_ms_per_extra: float
     note: str = ""
+    seconds_of_100_000: float | None = None
+    """CPU or wall seconds, whichever is less, where it was measured."""
 
 
 PUBLISHED = (
@@ -78,10 +81,20 @@ PUBLISHED = (
     Published(name="DistServe", wall_s=10.3, peak_mib=750, cpu_ms_per_extra=1.02),
     Published(name="TokenSim", wall_s=6.9, peak_mib=460, cpu_ms_per_extra=0.69),
     Published(
-        name="BLIS", wall_s=2.97, peak_mib=157, cpu_ms_per_extra=0.335, note="100,000 requests: 35.8 CPU s, 1.56 GB"
+        name="BLIS",
+        wall_s=2.97,
+        peak_mib=157,
+        cpu_ms_per_extra=0.335,
+        note="100,000 requests: 35.8 CPU s, 1.56 GB",
+        seconds_of_100_000=35.8,
     ),
     Published(
-        name="AISimulate", wall_s=3.45, peak_mib=200, cpu_ms_per_extra=0.155, note="100,000 requests: 20.4 s, 360 MB"
+        name="AISimulate",
+        wall_s=3.45,
+        peak_mib=200,
+        cpu_ms_per_extra=0.155,
+        note="100,000 requests: 20.4 s, 360 MB",
+        seconds_of_100_000=20.4,
     ),
     Published(
         name="vllm-sr-sim", wall_s=0.22, peak_mib=29, cpu_ms_per_extra=0.014, note="no steps, blocks or preemption"
@@ -140,11 +153,12 @@ class Cost:
 
     few: Spent
     many: Spent
+    n_many: int
 
     @property
     def cpu_ms_per_extra(self) -> float:
         """CPU time of one request more."""
-        return (self.many.cpu_s - self.few.cpu_s) / (MANY - FEW) * 1000
+        return (self.many.cpu_s - self.few.cpu_s) / (self.n_many - FEW) * 1000
 
 
 def ours(n_requests: int) -> Spent:
@@ -159,16 +173,16 @@ def theirs(peer: Peer, python: Path, n_requests: int) -> Spent:
         return spent_by(peer.command(python, n_requests, Path(folder)), folder=Path(folder))
 
 
-def in_turn(peer: Peer, python: Path, rounds: int) -> tuple[Cost, Cost]:
+def in_turn(peer: Peer, python: Path, rounds: int, n_many: int) -> tuple[Cost, Cost]:
     """Time both, ours and theirs alternating; the first round warms up and is not counted."""
     runs: dict[tuple[bool, int], list[Spent]] = {}
     for counted in [False] + [True] * rounds:
-        for n_requests in (FEW, MANY):
+        for n_requests in (FEW, n_many):
             pair = ours(n_requests), theirs(peer, python, n_requests)
             if counted:
                 for is_ours, spent in zip((True, False), pair, strict=True):
                     runs.setdefault((is_ours, n_requests), []).append(spent)
-    our_cost, their_cost = (Cost(middle(runs[who, FEW]), middle(runs[who, MANY])) for who in (True, False))
+    our_cost, their_cost = (Cost(middle(runs[who, FEW]), middle(runs[who, n_many]), n_many) for who in (True, False))
     return our_cost, their_cost
 
 
@@ -193,12 +207,17 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="the Python that has the others")
     parser.add_argument("--rounds", type=int, default=3, help="that are counted")
+    parser.add_argument("--requests", type=int, default=MANY, help=f"more than {FEW:,}; default {MANY:,}")
     given = parser.parse_args(arguments)
+    if given.requests <= FEW:
+        parser.error(f"--requests={given.requests} must be more than {FEW}")
     python = given.python.absolute()
+    ours_now: Cost | None = None
     installed = [peer for peer in PEERS if peer.is_installed(python)]
-    print(f"{MANY:,} requests   {'':<4} {'wall s':>8} {'MiB':>7} {'CPU ms per extra request':>10}")
+    print(f"{given.requests:,} requests   {'':<4} {'wall s':>8} {'MiB':>7} {'CPU ms per extra request':>10}")
     for peer in installed:
-        our, their = in_turn(peer, python, given.rounds)
+        our, their = in_turn(peer, python, given.rounds, given.requests)
+        ours_now = our
         print(line("ours", our.many.wall_s, our.many.peak_mib, our.cpu_ms_per_extra, "measured now"))
         print(line(peer.name, their.many.wall_s, their.many.peak_mib, their.cpu_ms_per_extra, peer.models))
         print(
@@ -206,11 +225,23 @@ def main(arguments: Sequence[str]) -> int:
             f"{their.cpu_ms_per_extra / our.cpu_ms_per_extra:.2f} times our CPU per extra request",
             flush=True,
         )
-    print("not installed here, figures of 2026-11-29:")
+    print("measured on 2026-11-29 with 10,000 requests, and in how many of our times now:")
     for known in PUBLISHED:
         if known.name not in {peer.name for peer in installed}:
             print(line(known.name, known.wall_s, known.peak_mib, known.cpu_ms_per_extra, known.note))
+        if ours_now is not None:
+            print("".join(f"  {text}" for text in ratios(known, ours_now)))
     return 0
+
+
+def ratios(known: Published, our: Cost) -> Iterator[str]:
+    """Tell how many times our time another one took, as far as it was measured with as many requests."""
+    if our.n_many == MANY:
+        yield f"{known.name} took {known.wall_s / our.many.wall_s:.1f} times our wall time,"
+        yield f"{known.cpu_ms_per_extra / our.cpu_ms_per_extra:.1f} times our CPU per extra request"
+    elif our.n_many == 100_000 and known.seconds_of_100_000 is not None:
+        yield f"{known.name} took {known.seconds_of_100_000 / our.many.wall_s:.1f} times our wall time,"
+        yield f"{known.seconds_of_100_000 / our.many.cpu_s:.1f} times our CPU"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.alone import alone_in
+from conf.cli import SELDOM
 from conf.run import Run, run_info
 from conf.worlds import device_of, open_world
 from policies.backend import Backend
@@ -110,7 +111,7 @@ def _write_timeline(run: Run, copies: CopyLog, folder: Path) -> None:
 def seldom_collected() -> Generator[None]:
     """Look for cycles of garbage a hundred times less often: a run makes none, and looking takes 6 % of its time."""
     thresholds = gc.get_threshold()
-    gc.set_threshold(100 * thresholds[0], *thresholds[1:])
+    gc.set_threshold(SELDOM, *thresholds[1:])
     try:
         yield
     finally:

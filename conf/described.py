@@ -50,7 +50,7 @@ def settings_of(cls: type) -> Iterator[Setting]:
             kind=in_words(hint),
             default=default,
             meaning=meanings.get(of.name, ""),
-            group=hint if is_dataclass(hint) else None,
+            group=hint if isinstance(hint, type) and is_dataclass(hint) else None,
         )
 
 

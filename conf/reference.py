@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.resources import files
 from typing import Any, cast, get_args, get_type_hints
 
@@ -77,14 +78,28 @@ def _table(prefix: str, settings: Sequence[Setting], values: Mapping[str, object
 
 
 def _default(key: str, setting: Setting, values: Mapping[str, object]) -> str:
-    found: object = values
-    for part in key.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            return "-" if setting.default is None else f"`{setting.default}`"
-        found = cast("Mapping[str, object]", found)[part]
+    try:
+        found = _at(values, key.split("."))
+    except KeyError:
+        return "-" if setting.default is None else f"`{setting.default}`"
     if found == "???":
         return "must be given"
     return f"`{as_yaml(found)}`" if not isinstance(found, Mapping) else "-"
+
+
+def _at(values: Mapping[str, object], path: Sequence[str]) -> object:
+    """The value at a dotted key.
+
+    Raises:
+        KeyError: it is not there.
+    """
+    first, *rest = path
+    found = values[first]
+    if not rest:
+        return found
+    if not isinstance(found, Mapping):
+        raise KeyError(path)
+    return _at(cast("Mapping[str, object]", found), rest)
 
 
 def _class_by_name(hint: Any) -> type | None:
@@ -105,8 +120,7 @@ def _defaults() -> Mapping[str, object]:
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
-    import conf.app  # noqa: F401  # which stores the schema
-
+    import_module("conf.app")  # stores the schema
     with initialize_config_module("conf", version_base="1.3"):
         composed = compose("config")
     return cast("Mapping[str, object]", OmegaConf.to_container(composed, enum_to_str=True))

@@ -19,7 +19,7 @@ class Change:
     ops: tuple[Op, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Batch:
     """One step to run, perhaps several times over. Read only; not frozen nor by keyword, as many are made.
 
@@ -30,10 +30,24 @@ class Batch:
     """
 
     work: Work
-    prefills: Seq[Prefill] = ()
-    decodes: Seq[Sequence] = ()
-    swap_out_bytes: int = 0
-    swap_in_bytes: int = 0
+    prefills: Seq[Prefill]
+    decodes: Seq[Sequence]
+    swap_out_bytes: int
+    swap_in_bytes: int
+
+    def __init__(
+        self,
+        work: Work,
+        prefills: Seq[Prefill] = (),
+        decodes: Seq[Sequence] = (),
+        swap_out_bytes: int = 0,
+        swap_in_bytes: int = 0,
+    ) -> None:
+        self.work = work
+        self.prefills = prefills
+        self.decodes = decodes
+        self.swap_out_bytes = swap_out_bytes
+        self.swap_in_bytes = swap_in_bytes
 
     @property
     def rows(self) -> list[tuple[Sequence, int]]:
@@ -41,7 +55,7 @@ class Batch:
         return [*((prefill.seq, prefill.n_tokens) for prefill in self.prefills), *((seq, 1) for seq in self.decodes)]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class StepReport:
     """A submission that has finished: one entry a step in each list. Read only, made like ``Batch``.
 
@@ -58,13 +72,35 @@ class StepReport:
 
     lane: int
     start_ns: int
-    ends_ns: Seq[int]
-    compute_ns: Seq[int]
-    stall_ns: Seq[int]
-    rest_ns: Seq[int]
-    swap_ns: int = 0
-    remap_ns: int = 0
-    n_under_way: int = 0
+    ends_ns: list[int]
+    compute_ns: list[int]
+    stall_ns: list[int]
+    rest_ns: list[int]
+    swap_ns: int
+    remap_ns: int
+    n_under_way: int
+
+    def __init__(
+        self,
+        lane: int,
+        start_ns: int,
+        ends_ns: list[int],
+        compute_ns: list[int],
+        stall_ns: list[int],
+        rest_ns: list[int],
+        swap_ns: int = 0,
+        remap_ns: int = 0,
+        n_under_way: int = 0,
+    ) -> None:
+        self.lane = lane
+        self.start_ns = start_ns
+        self.ends_ns = ends_ns
+        self.compute_ns = compute_ns
+        self.stall_ns = stall_ns
+        self.rest_ns = rest_ns
+        self.swap_ns = swap_ns
+        self.remap_ns = remap_ns
+        self.n_under_way = n_under_way
 
     def part(self, first: int, end: int) -> StepReport:
         """Steps ``first..end - 1`` as a report of their own."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from enum import Enum
 from functools import partial
+from typing import Final
 
 from policies.backend import Backend, Batch, StepReport
 from policies.incoming import NEVER, Follow, Incoming
@@ -24,12 +25,13 @@ from policies.relief import Relief
 from policies.serving.scheduler import Step
 from policies.serving.sequence import Sequence, State
 from policies.serving.tenancy import TemporalSharing
+from policies.serving.turns import choose
 from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
 
-DROPPED = State.DROPPED  # looked up once: an enum's attributes are slow
+DROPPED: Final = State.DROPPED  # looked up once: an enum's attributes are slow
 
-MANY_STEPS = 1000
+MANY_STEPS: Final = 1000
 """Steps without a token after which the loop begins to ask whether one will ever come."""
 
 
@@ -82,6 +84,7 @@ class Engine:
         self._truth = truth
         self._policy = policy
         self._tenancy = tenancy
+        self._quantum_ns = tenancy.quantum_ns
         self._backend = backend
         self._journal = journal
         self._leaps = leaps
@@ -184,20 +187,20 @@ class Engine:
     def _keeps_turn(self, lane: Lane) -> bool:
         """Whether it would be the lane's turn if its step under way were done now."""
         turn_ns = self._backend.now_ns - self._turn_began_ns
-        return self._tenancy.choose(lane.index, turn_ns, [each.is_ready() for each in self._lanes]) == lane.index
+        return choose(self._tenancy, lane.index, turn_ns, [each.is_ready() for each in self._lanes]) == lane.index
 
     def _choose(self) -> Lane | None:
         lanes = self._lanes
         if len(lanes) == 1 and self._current == 0:  # there is nobody to take turns with
             return lanes[0] if lanes[0].is_ready() else None
         now_ns = self._backend.now_ns
-        chosen = self._tenancy.choose(self._current, now_ns - self._turn_began_ns, [lane.is_ready() for lane in lanes])
+        chosen = choose(self._tenancy, self._current, now_ns - self._turn_began_ns, [lane.is_ready() for lane in lanes])
         if chosen is None:
             return None
         lane = self._lanes[chosen]
         if chosen != self._current:
             self._switch_to(lane)
-        elif self._is_contested() and now_ns - self._turn_began_ns >= self._tenancy.quantum_ns:
+        elif self._is_contested() and now_ns - self._turn_began_ns >= self._quantum_ns:
             self._turn_began_ns = now_ns  # it comes before the others again (by priority): its next turn begins
         return lane
 
@@ -239,7 +242,7 @@ class Engine:
         next_ns = self._incoming.next_ns
         stop_ns = next_ns if next_ns < self._next_use_ns else self._next_use_ns
         if len(self._lanes) > 1 and self._is_contested():
-            stop_ns = min(stop_ns, self._turn_began_ns + self._tenancy.quantum_ns)
+            stop_ns = min(stop_ns, self._turn_began_ns + self._quantum_ns)
         if lane.scheduler.n_steps_ahead:
             self._submit_ahead(lane, step, batch, stop_ns)
             return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from typing import Final
 
 from policies.types import Arrival, Request
 
-NEVER = 2**62
+NEVER: Final = 2**62
 
 Follow = Callable[[Request, int], Iterable[Arrival]]
 """(a request that has finished, when) -> the arrivals that it brings about, none of them earlier."""

@@ -11,6 +11,7 @@ from policies.serving.blocks import SharedBytes
 from policies.serving.estimates import StepEstimates
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence
+from policies.serving.vllm_v0.scheduler import VllmV0
 from policies.serving.vllm_v1.scheduler import VllmV1
 from policies.types import Arrival, ModelShape, Work
 from policies.view import Ask
@@ -64,7 +65,7 @@ class Lane:
 
     index: int
     shape: ModelShape
-    scheduler: Scheduler
+    scheduler: VllmV0 | VllmV1 | Scheduler  # two that are called directly where they are compiled
     layout: KvLayout
     block_bytes: int
     priority: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from heapq import heappop, heappush
+from typing import Final
 
 from policies.backend import StepReport
 from policies.journal import Journal
@@ -13,9 +14,10 @@ from policies.serving.scheduler import Step
 from policies.serving.sequence import Sequence, State
 from policies.serving.tokens import TokenClock
 
-NEVER = 2**62
+NEVER: Final = 2**62
 
-RUNNING, FINISHED = State.RUNNING, State.FINISHED  # looked up once: an enum's attributes are slow
+RUNNING: Final = State.RUNNING  # looked up once: an enum's attributes are slow
+FINISHED: Final = State.FINISHED
 
 
 class NextEnds:

@@ -7,12 +7,18 @@ is an integer number of nanoseconds (``_ns``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from policies.requests import Arrival as Arrival
+from policies.requests import Request as Request
+from policies.requests import Work as Work
+from policies.requests import one_token_later as one_token_later
 
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 GB = 10**9
-NS_PER_S = 10**9
+NS_PER_S: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,88 +153,3 @@ class HardwareProfile:
         for field in ("hbm_bytes", "hbm_bytes_per_s", "page_bytes"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"hardware {self.name}: {field}={getattr(self, field)} must be positive")
-
-
-@dataclass(slots=True)
-class Request:
-    """What a server knows of a request when it arrives. Read only; not frozen nor by keyword, as many are made.
-
-    ``max_output_tokens`` is declared; how many tokens will really come is known to
-    nobody but the engine. ``prompt`` names the content as (stream, n_tokens) pieces,
-    each the first tokens of that stream, for prefix caching; ``None`` if the trace
-    has no identity (then nothing is ever shared).
-    """
-
-    request_id: int
-    model: int
-    arrival_ns: int
-    n_prompt_tokens: int
-    max_output_tokens: int
-    prompt: tuple[tuple[str, int], ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.n_prompt_tokens < 1 or self.max_output_tokens < 1:
-            raise ValueError(
-                f"request {self.request_id}: {self.n_prompt_tokens} prompt and {self.max_output_tokens} "
-                "declared output tokens, both must be >= 1"
-            )
-        if self.prompt is not None and sum(n for _, n in self.prompt) != self.n_prompt_tokens:
-            raise ValueError(f"request {self.request_id}: prompt pieces do not add up to {self.n_prompt_tokens}")
-
-
-@dataclass(slots=True)
-class Arrival:
-    """A request together with the truth that only the engine may read. Read only, made like ``Request``."""
-
-    request: Request
-    n_output_tokens: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_output_tokens <= self.request.max_output_tokens:
-            raise ValueError(
-                f"request {self.request.request_id}: {self.n_output_tokens} output tokens are outside "
-                f"1..{self.request.max_output_tokens} (declared)"
-            )
-
-
-@dataclass(slots=True)
-class Work:
-    """What one step computes, as integers that add up: all that a compute model may read.
-
-    Read only; not frozen nor by keyword, as many are made.
-
-    A decode step repeated k times differs only in ``decode_context_tokens``, which
-    grows by ``n_decode_seqs`` a step.
-
-    Attributes:
-        n_prefill_tokens: prompt tokens computed in this step (cached ones are not).
-        n_prefill_seqs: sequences that they belong to.
-        prefill_pairs: sum over those of q * (2 * c + q + 1) / 2, the query-key pairs of
-            causal attention for q new tokens behind c tokens that are there already.
-        n_decode_seqs: sequences that decode one token.
-        decode_context_tokens: sum of their contexts, the new token included.
-        n_sampled: sequences that go through the head and are sampled.
-    """
-
-    n_prefill_tokens: int
-    n_prefill_seqs: int
-    prefill_pairs: int
-    n_decode_seqs: int
-    decode_context_tokens: int
-    n_sampled: int
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens that pass through the GEMMs."""
-        return self.n_prefill_tokens + self.n_decode_seqs
-
-    @property
-    def n_seqs(self) -> int:
-        """Sequences in the step."""
-        return self.n_prefill_seqs + self.n_decode_seqs
-
-
-def one_token_later(work: Work, n_steps: int = 1) -> Work:
-    """What the same decode step computes when it is repeated, or so many repetitions later."""
-    n_contexts = work.decode_context_tokens + n_steps * work.n_decode_seqs
-    return Work(0, 0, 0, work.n_decode_seqs, n_contexts, work.n_sampled)

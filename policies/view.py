@@ -1,4 +1,7 @@
-"""All that a decision may see: what a real server knows, and nothing that it cannot know."""
+"""All that a decision may see: what a real server knows, and nothing that it cannot know.
+
+Read only; those of which many are made are not frozen, and have constructors that compile.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Ask(Enum):
     IDLE = "no model has work"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class RangeView:
     """One lent home, or the last increment of experts (``home``), as a KV range of its borrower.
 
@@ -38,7 +41,17 @@ class RangeView:
     borrower: int
     n_blocks: int
     n_referenced: int
-    is_on_host: bool = False
+    is_on_host: bool
+
+    def __init__(
+        self, lender: int, home: int, borrower: int, n_blocks: int, n_referenced: int, is_on_host: bool = False
+    ) -> None:
+        self.lender = lender
+        self.home = home
+        self.borrower = borrower
+        self.n_blocks = n_blocks
+        self.n_referenced = n_referenced
+        self.is_on_host = is_on_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,7 @@ class RequestView:
     """(lender, home) of each lent range in which it has a block."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class ModelView:
     """One model as the server measures it.
 
@@ -92,12 +105,56 @@ class ModelView:
     prefill_ns: int | None
     weights_ns: int
     block_bytes: int
-    requests: tuple[RequestView, ...] = ()
-    n_empty_blocks: int = 0
-    experts: ExpertResidency | None = None
+    requests: tuple[RequestView, ...]
+    n_empty_blocks: int
+    experts: ExpertResidency | None
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        residency: Residency,
+        priority: int | None,
+        is_active: bool,
+        last_active_step: int | None,
+        n_waiting: int,
+        n_running: int,
+        n_base_blocks: int,
+        n_blocks: int,
+        n_free_blocks: int,
+        blocks_per_home: tuple[int, ...],
+        fetch_ns: int,
+        decode_ns: int | None,
+        rest_ns: int,
+        prefill_ns: int | None,
+        weights_ns: int,
+        block_bytes: int,
+        requests: tuple[RequestView, ...] = (),
+        n_empty_blocks: int = 0,
+        experts: ExpertResidency | None = None,
+    ) -> None:
+        self.shape = shape
+        self.residency = residency
+        self.priority = priority
+        self.is_active = is_active
+        self.last_active_step = last_active_step
+        self.n_waiting = n_waiting
+        self.n_running = n_running
+        self.n_base_blocks = n_base_blocks
+        self.n_blocks = n_blocks
+        self.n_free_blocks = n_free_blocks
+        self.blocks_per_home = blocks_per_home
+        self.fetch_ns = fetch_ns
+        self.decode_ns = decode_ns
+        self.rest_ns = rest_ns
+        self.prefill_ns = prefill_ns
+        self.weights_ns = weights_ns
+        self.block_bytes = block_bytes
+        self.requests = requests
+        self.n_empty_blocks = n_empty_blocks
+        self.experts = experts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class MemoryView:
     """What a policy decides from.
 
@@ -119,6 +176,30 @@ class MemoryView:
     hardware: HardwareProfile
     models: tuple[ModelView, ...]
     ranges: tuple[RangeView, ...]
-    policy_memory: object = None
-    refused: tuple[Target, ...] | None = None
-    shortage: Shortage | None = None
+    policy_memory: object | None  # mypyc knows no bare ``object`` here
+    refused: tuple[Target, ...] | None
+    shortage: Shortage | None
+
+    def __init__(
+        self,
+        step: int,
+        ask: Ask,
+        asker: int,
+        n_short_blocks: int,
+        hardware: HardwareProfile,
+        models: tuple[ModelView, ...],
+        ranges: tuple[RangeView, ...],
+        policy_memory: object | None = None,
+        refused: tuple[Target, ...] | None = None,
+        shortage: Shortage | None = None,
+    ) -> None:
+        self.step = step
+        self.ask = ask
+        self.asker = asker
+        self.n_short_blocks = n_short_blocks
+        self.hardware = hardware
+        self.models = models
+        self.ranges = ranges
+        self.policy_memory = policy_memory
+        self.refused = refused
+        self.shortage = shortage

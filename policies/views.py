@@ -26,6 +26,7 @@ class Views:
         self._ledger = ledger
         self._hardware = hardware
         self._shows_requests = shows_requests
+        self._has_experts = any(experts is not None for experts in ledger.experts)
         self._fetches_ns = [hardware.link.fetch_ns(lane.shape.layer_bytes) for lane in lanes]
         self._weights_ns = [
             lane.shape.n_layers * lane.shape.layer_bytes * NS_PER_S // hardware.hbm_bytes_per_s for lane in lanes
@@ -46,7 +47,7 @@ class Views:
         for nth, lent in enumerate(self._lent):
             if lent.n_used != self._ranges[nth].n_referenced:
                 self._ranges[nth] = _with_referenced(self._ranges[nth], lent.n_used)
-        return (*self._ranges, *self._last_increments())
+        return (*self._ranges, *self._last_increments()) if self._has_experts else tuple(self._ranges)
 
     def _last_increments(self) -> Iterator[RangeView]:
         """Of every model whose experts serve as KV cache the increment that would come back first."""

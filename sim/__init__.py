@@ -1,1 +1,1 @@
-"""Effects as time: the simulated world, on a SimPy clock of integer nanoseconds."""
+"""Effects as time: the simulated world, in integer nanoseconds."""

@@ -1,13 +1,11 @@
-"""The simulated world: steps, copies and mappings as time on a SimPy clock."""
+"""The simulated world: steps, copies and mappings as time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
-
-import simpy
+from heapq import heappop, heappush
 
 from policies.backend import Batch, Change, StepReport
 from policies.memory.experts import Offload, Reload
@@ -65,7 +63,6 @@ class SimBackend:
         self._vmm = vmm
         self._vmm_mode = vmm_mode
         self.now_ns = 0
-        self._env = simpy.Environment(initial_time=0)
         self._link = Link(hardware.link, slowdown_ppm, copy_slowdown_ppm)
         self._copies = copies
         self._pipelines = [
@@ -79,7 +76,8 @@ class SimBackend:
         ]
         self._on_host = [HostKvCost(shape, hardware) for shape in shapes]
         self._landings: list[_Landing] = []
-        self._finished: StepReport | None = None
+        self._ends: list[tuple[int, int, StepReport]] = []  # a heap: (end, order of being started, what ends)
+        self._n_started = 0
         self._busy: dict[int, int] = {}  # lane: steps under way
         self._behind_ns: dict[int, int] = {}  # lane: their end
         self._remap_ns = 0
@@ -114,7 +112,7 @@ class SimBackend:
         self._remap_ns += self._vmm.remap_ns(self._vmm_mode, 1, home_pages(self._shapes[lender], self._hardware))
 
     def submit(self, lane: int, batch: Batch, n_steps: int, stop_ns: int, n_ahead: int = 0) -> None:
-        """Work out when the steps end and let SimPy wait for the last.
+        """Work out when the steps end.
 
         A step waits for changed mappings and for its swapped KV, then for the host, then
         computes. A submission also stops at the first step during which a load lands.
@@ -157,32 +155,24 @@ class SimBackend:
         ran = self._steps(lane, batch.work, n_steps, ready_ns, stop_ns, host_ns)
         report = StepReport(lane, start_ns, *ran, ready_ns - mapped_ns, mapped_ns - start_ns)
         end_ns = self._behind_ns[lane] = report.ends_ns[-1]
-        finish = simpy.Timeout(self._env, end_ns - self.now_ns, report)
-        finish.callbacks.append(self._finish)  # pyright: ignore[reportUnknownMemberType]
+        heappush(self._ends, (end_ns, self._n_started, report))
+        self._n_started += 1
         return len(report.ends_ns)
 
-    def _finish(self, event: simpy.Event) -> None:
-        self._finished = cast("StepReport", event.value)
-
     def advance(self, until_ns: int | None) -> StepReport | None:
-        """Run SimPy to the next finished submission, else to ``until_ns`` exactly."""
-        if until_ns is None and not self._busy:
+        """Go to the end of the next submission, else to ``until_ns`` exactly."""
+        ends = self._ends
+        if not ends and until_ns is None:
             raise ValueError("nothing is in flight; name a time to advance to")
-        env = self._env
-        while self._finished is None and (until_ns is None or env.peek() <= until_ns):
-            env.step()
-        report = self._finished
-        if report is not None:
-            self._finished = None
+        if ends and (until_ns is None or ends[0][0] <= until_ns):
+            self.now_ns, _, report = heappop(ends)
             n_left = self._busy.pop(report.lane) - len(report.ends_ns)
             if n_left:
                 self._busy[report.lane] = n_left
                 report.n_under_way = min(2, n_left)
-            self.now_ns = report.ends_ns[-1]
             return report
-        assert until_ns is not None, "a busy lane has an event to come"
+        assert until_ns is not None
         if until_ns > self.now_ns:
-            env.run(until=until_ns)  # only moves the clock: every event up to then has been stepped
             self.now_ns = until_ns
         return None
 

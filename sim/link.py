@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from policies.types import NS_PER_S, LinkProfile
 
-MILLION = 10**6
+MILLION: Final = 10**6
 
-MOST_ENDED = 8
+MOST_ENDED: Final = 8
 """Copies that have ended and are not forgotten yet, alone in their direction: speed only."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Copy:
     """One copy under way, as far as is known now.
 
@@ -31,6 +32,11 @@ class Copy:
     end_ns: int
     left: int
     """Byte-nanoseconds still to move at the link's clock."""
+
+    def __init__(self, start_ns: int, end_ns: int, left: int) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.left = left
 
 
 class Link:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from operator import add
 
 from policies.memory.slots import Homes
 from sim.link import Copy, Link
@@ -130,27 +129,30 @@ class Pipeline:
         Returns:
             When the step ends, and for how long of it layers waited for their weights.
         """
-        n_layers = len(self._layer_bytes)
-        done_ns: Sequence[int]
+        n_layers, n_cycling = len(self._layer_bytes), len(self._homes.cycling)
         if isinstance(layer_ns, int):
-            done_ns = range(0, (n_layers + 1) * layer_ns, layer_ns)
+            done_ns = [nth * layer_ns for nth in range(n_layers + 1)]
         else:
             done_ns = [0, *accumulate(layer_ns)]
-        until = self._link.compute_until if self._link.may_slow else add
-        period, fetches = self._homes.period, self._fetches
-        now_ns, stall_ns, n_done = start_ns + before_ns, 0, 0
-        for _ in self._homes.cycling:
-            layer, slot = period[self._n_read % len(period)]
-            now_ns = until(now_ns, done_ns[layer] - done_ns[n_done])
+        link, period, fetches = self._link, self._homes.period, self._fetches
+        is_slowed = link.may_slow
+        now_ns, stall_ns, n_done, n_read = start_ns + before_ns, 0, 0, self._n_read
+        for _ in range(n_cycling):
+            layer, slot = period[n_read % len(period)]
+            work_ns = done_ns[layer] - done_ns[n_done]
+            now_ns = link.compute_until(now_ns, work_ns) if is_slowed else now_ns + work_ns
             fetch = fetches[slot]
-            if fetch and fetch.end_ns > now_ns:
+            if fetch is not None and fetch.end_ns > now_ns:
                 stall_ns += fetch.end_ns - now_ns
                 now_ns = fetch.end_ns
             n_done = layer + 1
-            now_ns = until(now_ns, done_ns[n_done] - done_ns[layer])
-            self._n_read += 1
+            work_ns = done_ns[n_done] - done_ns[layer]
+            now_ns = link.compute_until(now_ns, work_ns) if is_slowed else now_ns + work_ns
+            n_read += 1
+            self._n_read = n_read
             self._fetch_ahead(now_ns)
-        return until(now_ns, done_ns[n_layers] - done_ns[n_done] + after_ns), stall_ns
+        work_ns = done_ns[n_layers] - done_ns[n_done] + after_ns
+        return link.compute_until(now_ns, work_ns) if is_slowed else now_ns + work_ns, stall_ns
 
     def _fetch_ahead(self, at_ns: int) -> None:
         """Promise slots to the next visits, in order, up to one whose slot is still to be read."""

@@ -25,14 +25,14 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._executor = ThreadPoolExecutor(max_workers=1)
         self._waiting: deque[Future[None]] = deque()
         self._has_failed = False
 
     def do(self, task: Callable[[], None]) -> None:
         """Have a task done; wait while too many are waiting."""
         self._wait(MOST_WAITING - 1)
-        self._waiting.append(self._thread.submit(self._try, task))
+        self._waiting.append(self._executor.submit(self._try, task))
 
     def catch_up(self) -> None:
         """Wait until all that was given is done."""
@@ -40,7 +40,7 @@ class Worker:
 
     def stop(self) -> None:
         """End the thread once all that was given is done."""
-        self._thread.shutdown()
+        self._executor.shutdown()
         self._wait(0)
 
     def _wait(self, most_waiting: int) -> None:

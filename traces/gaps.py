@@ -4,7 +4,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from policies.journal import GapCause
 from traces.arrays import ArrowTable, Labels, codes_in, integers, labels_of, numbers_in, table_of
 from traces.rows import GapRow, columns_of, label
+from traces.told import GapRuns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -25,24 +25,6 @@ CAUSES = sorted(label(cause) for cause in GapCause)
 
 _DIGIT_BITS = 16
 _INT64 = np.iinfo(np.int64)
-
-
-@dataclass(slots=True)
-class GapRuns:
-    """Gaps as they were told, some at a time, in flat lists: a submission tells one or two such runs.
-
-    Attributes:
-        causes: of each run.
-        facts: of each run its model, how many gaps it has, and how often each of them occurred.
-        gaps_ns: of one run after the other.
-    """
-
-    causes: list[GapCause] = field(default_factory=list[GapCause])
-    facts: list[int] = field(default_factory=list[int])
-    gaps_ns: list[int] = field(default_factory=list[int])
-
-    def __len__(self) -> int:
-        return len(self.gaps_ns)
 
 
 def counted(runs: GapRuns) -> list[Values]:

@@ -10,7 +10,7 @@ OVERLONG = ("drop", "clip", "error")
 DECLARED = ("exact", "fixed", "context")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Fitted:
     """Lengths as a server takes them: prompt + declared output never exceed the context.
 
@@ -26,6 +26,15 @@ class Fitted:
     max_output_tokens: int
     was_cut: bool
     was_clipped: bool
+
+    def __init__(
+        self, n_prompt_tokens: int, n_output_tokens: int, max_output_tokens: int, was_cut: bool, was_clipped: bool
+    ) -> None:
+        self.n_prompt_tokens = n_prompt_tokens
+        self.n_output_tokens = n_output_tokens
+        self.max_output_tokens = max_output_tokens
+        self.was_cut = was_cut
+        self.was_clipped = was_clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ def _draw_bars(ax: Axes, panel: Bars, systems: Mapping[str, Line]) -> None:
         ax.bar(at, values, width, color=systems[name].colour)
     ax.set_xticks(range(len(panel.groups)), panel.groups)
     ax.grid(visible=False, axis="x")
-    if panel.log:
+    if panel.log and any(value > 0 for values in panel.values.values() for value in values):  # none finished: no value
         ax.set_yscale("log")
         plain_ticks(ax.yaxis)
 

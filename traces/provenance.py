@@ -7,6 +7,8 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from policies import engine
+
 _PACKAGES = ("hbmlab", "simpy", "numpy", "pandas", "pyarrow", "torch")
 
 
@@ -28,6 +30,11 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def is_compiled() -> bool:
+    """Whether the loop that runs here is machine code: see ``conf/compiled.py``."""
+    return not (engine.__file__ or "").endswith(".py")
 
 
 def _git(*arguments: str) -> str:

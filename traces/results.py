@@ -26,11 +26,12 @@ from policies.serving.sequence import Sequence
 from policies.view import MemoryView
 from traces.feed import Feed, Worker
 from traces.folder import SCHEMA_VERSION, RunInfo, State, write_json
-from traces.gaps import GapRuns, combined, counted
-from traces.provenance import commit, versions
+from traces.gaps import combined, counted
+from traces.provenance import commit, is_compiled, versions
 from traces.rows import ROW_TYPES, TableName, label
-from traces.steps import StepRuns, each_step
+from traces.steps import each_step
 from traces.tables import TableWriter
+from traces.told import GapRuns, StepRuns
 
 if TYPE_CHECKING:
     from traces.arrays import Values
@@ -45,21 +46,6 @@ NS_PER_US = 1000
 MOST_NUMBERS, MOST_ROWS = 2**17, 2**14
 """Steps or gaps in flat lists, and rows of other tables, that wait as Python objects: some MiB."""
 
-_request_facts = attrgetter(
-    "request.request_id",
-    "request.arrival_ns",
-    "request.n_prompt_tokens",
-    "n_output",
-    "request.max_output_tokens",
-    "first_token_ns",
-    "last_token_ns",
-    "finish_ns",
-    "state",
-    "n_preemptions",
-    "n_recomputed",
-    "n_hit_tokens",
-    "max_gap_ns",
-)
 NEVER_SCHEDULED = None, 0
 
 _use_facts = attrgetter(*(item.name for item in fields(HbmUse)))
@@ -102,6 +88,7 @@ class RunWriter:
             "tables": [name for name in ROW_TYPES if name in tables],
             "commit": commit(),
             "versions": versions(),
+            "compiled": is_compiled(),
             "started": _now(),
         }
         self._open_folder()
@@ -229,6 +216,26 @@ def _prices_ns(costs: Costs | None) -> tuple[int | None, ...]:
         return None, None, None, None
     prices = costs.evict_us, costs.offload_us, costs.both_us, costs.preempt_us
     return tuple(None if price is None else round(price * NS_PER_US) for price in prices)
+
+
+def _request_facts(seq: Sequence) -> tuple[Any, ...]:
+    """What ``_request_columns`` makes a row of."""
+    request = seq.request
+    return (
+        request.request_id,
+        request.arrival_ns,
+        request.n_prompt_tokens,
+        seq.n_output,
+        request.max_output_tokens,
+        seq.first_token_ns,
+        seq.last_token_ns,
+        seq.finish_ns,
+        seq.state,
+        seq.n_preemptions,
+        seq.n_recomputed,
+        seq.n_hit_tokens,
+        seq.max_gap_ns,
+    )
 
 
 def _no_rows() -> Rows:

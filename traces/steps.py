@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traces.arrays import integers
+from traces.told import StepRuns
 
 if TYPE_CHECKING:
     from traces.arrays import Values
-
-
-@dataclass(slots=True)
-class StepRuns:
-    """Submissions as they were told, in flat lists: ``each_step`` makes rows of many at a time.
-
-    Attributes:
-        facts: of each submission seven numbers: model, prefill tokens, sequences that decode, start, steps,
-            waits before the first step, and how many stalls it has in ``stalls_ns``: none or one a step.
-        ends_ns: of each step of one submission after the other.
-        stalls_ns: of the steps of those submissions that waited for fetched layers.
-    """
-
-    facts: list[int] = field(default_factory=list[int])
-    ends_ns: list[int] = field(default_factory=list[int])
-    stalls_ns: list[int] = field(default_factory=list[int])
-
-    def __len__(self) -> int:
-        return len(self.ends_ns)
 
 
 def each_step(runs: StepRuns) -> list[Values]:

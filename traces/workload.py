@@ -9,21 +9,18 @@ from heapq import merge
 from itertools import accumulate, cycle, islice, takewhile
 from math import isfinite
 
-from policies.types import NS_PER_S, Arrival, ModelShape, Request
+from policies.types import NS_PER_S, Arrival, ModelShape
 from traces.arrivals import BLOCK
 from traces.counts import ModelCounts, WorkloadCounts
-from traces.formats import Pieces, TraceRow, first_tokens
+from traces.emitted import Labelled, emitted
 from traces.lengths import LengthSettings, lengths_of
-from traces.limits import Fitted, Limits
+from traces.limits import Limits
 from traces.phases import Phases
 from traces.settings import require_choice, require_positive
 from traces.sources import ArrivalSettings, Scaling, Source, source_of
 from traces.streams import random_stream
 
 DIVISIONS = ("weights", "round_robin", "per_model")
-
-Labelled = tuple[int, int, TraceRow | None]
-"""Arrival time in ns, model, and the row of the trace if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,35 +118,10 @@ class Workload:
         Raises:
             ValueError: a faulty row of the trace or, with ``overlong=error``, a request that is too long.
         """
-        self.counts = self._zero_counts()
-        return islice(self._emitted(self.counts), self.settings.n_requests)
-
-    def _emitted(self, counts: WorkloadCounts) -> Iterator[Arrival]:
+        self.counts = counts = self._zero_counts()
         drawn = [lengths_of(each, random_stream(self.seed, "lengths", m)) for m, each in enumerate(self.lengths)]
-        limits = self.settings.limits
-        request_id = 0
-        for arrival_ns, model, row in self._within_duration():
-            tally = counts.models[model]
-            tally.n_offered += 1
-            fitted = self._fitted(limits, arrival_ns, model, _tokens(row, drawn[model]))
-            if fitted is None:
-                tally.n_dropped += 1
-                continue
-            tally.n_emitted += 1
-            tally.n_clipped += fitted.was_clipped
-            tally.n_cut += fitted.was_cut
-            counts.last_arrival_ns = arrival_ns
-            prompt = None if row is None or row.prompt is None else _prompt(row.prompt, fitted, drawn[model])
-            request = Request(request_id, model, arrival_ns, fitted.n_prompt_tokens, fitted.max_output_tokens, prompt)
-            yield Arrival(request, fitted.n_output_tokens)
-            request_id += 1
-
-    def _fitted(self, limits: Limits, arrival_ns: int, model: int, tokens: tuple[int, int]) -> Fitted | None:
-        shape = self.shapes[model]
-        try:
-            return limits.fit(*tokens, shape.max_context_tokens)
-        except ValueError as error:
-            raise ValueError(f"model {shape.name}, arrival at {arrival_ns / NS_PER_S:.3f} s: {error}") from None
+        stream = emitted(self._within_duration(), drawn, self.shapes, self.settings.limits, counts)
+        return islice(stream, self.settings.n_requests)
 
     def _within_duration(self) -> Iterator[Labelled]:
         if self.settings.duration_s is None:
@@ -213,19 +185,6 @@ class Workload:
         by_model = zip(self.shapes, self.settings.shares(len(self.shapes)), self.lengths, strict=True)
         models = ", ".join(f"{shape.name} {share:.3g} with {each.label}" for shape, share, each in by_model)
         return "; ".join([*parts, f"{self.settings.division}: {models}"])
-
-
-def _tokens(row: TraceRow | None, drawn: Iterator[tuple[int, int]] | None) -> tuple[int, int]:
-    """(prompt, output) tokens of the next request: drawn, or those of its row."""
-    if drawn is not None:
-        return next(drawn)
-    assert row is not None  # ``workload`` refuses lengths of a trace without a trace
-    return row.n_prompt_tokens, row.n_output_tokens
-
-
-def _prompt(prompt: Pieces, fitted: Fitted, drawn: Iterator[tuple[int, int]] | None) -> Pieces | None:
-    """What a row's prompt consists of, cut to what the server takes; other lengths have other contents."""
-    return first_tokens(prompt, fitted.n_prompt_tokens) if drawn is None else None
 
 
 def workload(

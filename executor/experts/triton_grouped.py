@@ -61,8 +61,8 @@ ADDED_AT_ONCE = 1024
 """Columns that a program adds up: eight a thread, the widest access in bf16."""
 
 MOST_ROWS = 8
-"""Mean rows of an expert up to which it is tiled as ``FEW_ROWS``: at 8 it takes 290 us against 300, at 16 326 against 305
-(Qwen3-30B-A3B, H200: docs/measured/h200_moe_experts.json)."""
+"""Mean rows of an expert up to which it is tiled as ``FEW_ROWS``: at 8 it takes 290 us against 300, at 16 326 against
+305 (Qwen3-30B-A3B, H200: docs/measured/h200_moe_experts.json)."""
 
 
 def tiling_for(n_assignments: int, n_experts: int) -> Tiling:

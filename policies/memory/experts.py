@@ -228,7 +228,7 @@ def move_boundaries(
     after = ExpertResidency(now.layout, now.cap, n_increments)
     leaving = range(now.n_increments, n_increments)
     returning = range(now.n_increments - 1, n_increments - 1, -1)
-    ops = [Offload(model, increment, now.groups_of_increment(increment)) for increment in leaving]
+    ops: list[ExpertOp] = [Offload(model, increment, now.groups_of_increment(increment)) for increment in leaving]
     ops += [Reload(model, increment, now.groups_of_increment(increment)) for increment in returning]
     return tuple(ops), after
 

@@ -163,9 +163,9 @@ class Ledger:
             ops += model_ops
             after.append(residency)
         experts = list(self.experts)
-        for model, now in enumerate(self.experts if increments else ()):
-            if now is not None:
-                expert_ops, experts[model] = move_boundaries(model, now, increments[model])
+        for model, before in enumerate(self.experts if increments else ()):
+            if before is not None:
+                expert_ops, experts[model] = move_boundaries(model, before, increments[model])
                 ops += expert_ops
         for op in ops:
             if isinstance(op, Withdraw) and (n_blocks := n_referenced(op.lender, op.home)):

@@ -125,6 +125,11 @@ class Residency:
             return Target(on_host=self.on_host)
         return Target(cycling=cycling, n_slots=self.n_slots, loans=self.loans, on_host=self.on_host)
 
+    @cached_property
+    def reshaped(self) -> dict[tuple[int, str], Target]:
+        """Targets with the same loans by slots and placement, as far as they were asked for."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -30,6 +30,15 @@ def target_for(residency: Residency, loans: tuple[Loan, ...], n_slots: int, plac
     return Target(cycling=cycling, n_slots=n_slots, loans=loans)
 
 
+def reshaped(residency: Residency, n_slots: int, placement: Placement) -> Target:
+    """The same loans with so many slots; worked out once for a residency."""
+    known = residency.reshaped.get((n_slots, placement))
+    if known is None:
+        known = target_for(residency, residency.wanted.loans, n_slots, placement)
+        residency.reshaped[n_slots, placement] = known
+    return known
+
+
 def _spread(
     n_layers: int, n_cycling: int, placement: Literal["even", "first_and_last", "contiguous"]
 ) -> tuple[int, ...]:

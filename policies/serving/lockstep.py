@@ -9,13 +9,13 @@ scheduler, for which every sequence leaves its pace (``dissolve``).
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from itertools import chain
+from typing import Final
 
 from policies.serving.blocks import BlockPool
 from policies.serving.pace import Pace
 from policies.serving.sequence import Sequence
 
-NEVER = 2**62
+NEVER: Final = 2**62
 
 
 class Lockstep:
@@ -39,7 +39,6 @@ class Lockstep:
         self._max_model_len = max_model_len
         self._members: dict[Sequence, None] = {}
         self._beginners: list[list[Sequence]] = []  # who begins a block with which slot of the pace, modulo a block
-        self._turns: list[list[Sequence]] = []  # the same lists over and over, as often as was needed so far
         self._full_at = NEVER
 
     @property
@@ -94,14 +93,12 @@ class Lockstep:
 
     def take_slots(self, n_steps: int) -> None:
         """Give every member a slot a step, token by token and each time in their order."""
-        pace, turns = self.pace, self._turns
+        pace, size = self.pace, self._block_tokens
         assert pace is not None
-        first = pace.n_slots % self._block_tokens
-        end = first + n_steps
+        beginners: list[Sequence] = []
+        for slot in range(pace.n_slots, pace.n_slots + n_steps):
+            beginners += self._beginners[slot % size]
         pace.n_slots += n_steps
-        while len(turns) < end:
-            turns += self._beginners
-        beginners = list(chain.from_iterable(turns[first:end]))
         if beginners:
             self._give_blocks(beginners)
 
@@ -166,7 +163,6 @@ class Lockstep:
         if pace is None:
             pace = self.pace = Pace()
             self._beginners = [[] for _ in range(self._block_tokens)]
-            self._turns = 2 * self._beginners
             self._full_at = NEVER
         for seq in seqs:
             n_tokens, n_slots = seq.join(pace)

@@ -18,7 +18,7 @@ Relieve = Callable[[int, Ask], int]
 Preemption = Literal["recompute", "swap"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Prefill:
     """One prefill in a step: new tokens, tokens found in the cache, whether it ends the prompt and samples."""
 
@@ -26,6 +26,12 @@ class Prefill:
     n_tokens: int
     n_cached: int
     samples: bool
+
+    def __init__(self, seq: Sequence, n_tokens: int, n_cached: int, samples: bool) -> None:
+        self.seq = seq
+        self.n_tokens = n_tokens
+        self.n_cached = n_cached
+        self.samples = samples
 
 
 class Step:

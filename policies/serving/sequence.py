@@ -228,7 +228,7 @@ class Sequence:
         return self._pace.last_token_ns
 
     @last_token_ns.setter
-    def last_token_ns(self, at_ns: int) -> None:
+    def last_token_ns(self, at_ns: int | None) -> None:
         self._last_token_ns = at_ns
 
     @property

@@ -1,8 +1,7 @@
-"""Which model runs next when several share one GPU in time."""
+"""How several models share one GPU in time: the settings (``turns`` chooses by them)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,25 +35,3 @@ class TemporalSharing:
     def quantum_ns(self) -> int:
         """The quantum as the engine counts it."""
         return round(self.quantum_s * NS_PER_S)
-
-    def choose(self, current: int | None, turn_ns: int, ready: Sequence[bool]) -> int | None:
-        """Choose who runs next.
-
-        Args:
-            current: the model whose turn it is, ``None`` at the start.
-            turn_ns: how long its turn has lasted.
-            ready: for each model whether it has work.
-
-        Returns:
-            The model, ``None`` if none has work.
-        """
-        if not any(ready):
-            return None
-        if current is not None and ready[current] and turn_ns < self.quantum_ns:
-            return current
-        n = len(ready)
-        start = 0 if current is None else current + 1
-        in_turn = [(start + i) % n for i in range(n) if ready[(start + i) % n]]
-        if self.order == "priority":
-            return max(in_turn, key=lambda model: self.priorities[model] or 0)
-        return in_turn[0]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from operator import sub
+from typing import Final
 
 from policies.backend import StepReport
 from policies.journal import GapCause, Journal
 from policies.serving.pace import Pace
 from policies.serving.sequence import Sequence
 
-PREEMPTION, SWITCH, PREFILL, FETCH, DECODE = GapCause  # looked up once: an enum's attributes are slow
+PREEMPTION: Final = GapCause.PREEMPTION  # looked up once: an enum's attributes are slow
+SWITCH: Final = GapCause.SWITCH
+PREFILL: Final = GapCause.PREFILL
+FETCH: Final = GapCause.FETCH
+DECODE: Final = GapCause.DECODE
 
 
 class TokenClock:
@@ -52,7 +57,11 @@ class TokenClock:
         ends_ns, stalls_ns, n_members = report.ends_ns, report.stall_ns, pace.n_members
         if n_steps < len(ends_ns):
             ends_ns, stalls_ns = ends_ns[:n_steps], stalls_ns[:n_steps]
-        gaps_ns = list(map(sub, ends_ns, (pace.last_token_ns, *ends_ns)))
+        gaps_ns: list[int] = []
+        last_ns = pace.last_token_ns
+        for end_ns in ends_ns:
+            gaps_ns.append(end_ns - last_ns)
+            last_ns = end_ns
         cause = self._cause(pace.last_token_ns, report)
         if joined or cause is not DECODE:
             n_others = n_members - len(joined)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Self
+from typing import Final, Self
 
 from policies.types import NS_PER_S, Mixture, ModelShape, Work
 from sim.compute.routing import Routing, uniform
 
-FS_PER_NS = 10**6
-FLAT_TOKENS = 256
+FS_PER_NS: Final = 10**6
+FLAT_TOKENS: Final = 256
 """Tokens up to which norms, adds and activations cost no more than their launches.
 
 Source: Vidur's H100 tables, hidden 5120: a norm takes 80 us for 4096 tokens and 5 us for few,
@@ -163,9 +163,7 @@ class ModelRoofline:
         if n_steps == 1:
             return (fixed_ns + first_fs // FS_PER_NS,)
         step_fs = work.n_decode_seqs * token_fs
-        return [
-            fixed_ns + context_fs // FS_PER_NS for context_fs in range(first_fs, first_fs + n_steps * step_fs, step_fs)
-        ]
+        return [fixed_ns + (first_fs + nth * step_fs) // FS_PER_NS for nth in range(n_steps)]
 
     def head_ns(self, work: Work) -> int:
         """Device time outside the layers: embedding, last norm, logits, sampling."""

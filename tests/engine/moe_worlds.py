@@ -155,8 +155,11 @@ _SETTINGS: dict[str, SearchStrategy[Policy]] = {
     "lru_experts": st.builds(LruExperts, max_offloaded_fraction=st.just(0.25), multiple_shards=st.just(1)),
 }
 
+OF_LAYERS = frozenset({"swap", "pie", "cpu_attention", "on_demand", "mirage_cpu", "fixed_share"})
+"""Policies that move what such a model does not have: blocks on the host, layers that are alike."""
+
 policies: SearchStrategy[Policy] = st.one_of(
-    *(_SETTINGS.get(name, st.builds(policy)) for name, policy in POLICIES.items() if name != "swap"), vamps
+    *(_SETTINGS.get(name, st.builds(policy)) for name, policy in POLICIES.items() if name not in OF_LAYERS), vamps
 )
 """Every policy that can serve such a model, and VAMP twice as often."""
 

@@ -16,6 +16,7 @@ from policies.serving.scheduler import Prefill, Step
 from policies.serving.sequence import Sequence
 from policies.serving.tenancy import TemporalSharing
 from policies.serving.tokens import TokenClock
+from policies.serving.turns import choose
 from policies.types import NS_PER_S
 from policies.view import Ask
 from tests.engine.recorder import Recorder
@@ -45,23 +46,23 @@ def test_the_gpu_idles_only_if_no_model_is_ready(
         priorities=priorities,
     )
     current = None if current is None or current >= len(ready) else current
-    chosen = sharing.choose(current, turn_ns, ready)
+    chosen = choose(sharing, current, turn_ns, ready)
     assert (chosen is None) == (not any(ready))
     assert chosen is None or ready[chosen]
 
 
 def test_a_turn_lasts_until_its_quantum_or_until_the_model_has_nothing_to_run() -> None:
     sharing = round_robin()
-    assert sharing.choose(0, QUANTUM_NS - 1, [True, True]) == 0
-    assert sharing.choose(0, QUANTUM_NS, [True, True]) == 1
-    assert sharing.choose(0, 0, [False, True]) == 1
-    assert sharing.choose(0, QUANTUM_NS, [True, False]) == 0
+    assert choose(sharing, 0, QUANTUM_NS - 1, [True, True]) == 0
+    assert choose(sharing, 0, QUANTUM_NS, [True, True]) == 1
+    assert choose(sharing, 0, 0, [False, True]) == 1
+    assert choose(sharing, 0, QUANTUM_NS, [True, False]) == 0
 
 
 def test_turns_go_round_and_skip_who_is_not_ready() -> None:
     turns = [0]
     for _ in range(5):
-        chosen = round_robin().choose(turns[-1], QUANTUM_NS, [True, False, True, True])
+        chosen = choose(round_robin(), turns[-1], QUANTUM_NS, [True, False, True, True])
         assert chosen is not None
         turns.append(chosen)
     assert turns == [0, 2, 3, 0, 2, 3]
@@ -69,9 +70,9 @@ def test_turns_go_round_and_skip_who_is_not_ready() -> None:
 
 def test_equal_priorities_take_turns_and_lower_ones_wait() -> None:
     sharing = TemporalSharing(quantum_s=1, order="priority", priorities=(1, 0, 1))
-    assert sharing.choose(0, NS_PER_S, [True, True, True]) == 2
-    assert sharing.choose(2, NS_PER_S, [True, True, True]) == 0
-    assert sharing.choose(2, NS_PER_S, [False, True, True]) == 2
+    assert choose(sharing, 0, NS_PER_S, [True, True, True]) == 2
+    assert choose(sharing, 2, NS_PER_S, [True, True, True]) == 0
+    assert choose(sharing, 2, NS_PER_S, [False, True, True]) == 2
 
 
 @pytest.mark.parametrize("priorities", [(), (1, None)])

@@ -80,7 +80,7 @@ def batch(*, n_decode_seqs: int = 3, n_prefill_tokens: int = 0) -> Batch:
     return Batch(work=work)
 
 
-def report(start_ns: int, ends_ns: Seq[int], stall_ns: Seq[int], **waits_ns: int) -> StepReport:
+def report(start_ns: int, ends_ns: list[int], stall_ns: list[int], **waits_ns: int) -> StepReport:
     zeros = [0] * len(ends_ns)
     return StepReport(
         lane=0, start_ns=start_ns, ends_ns=ends_ns, compute_ns=zeros, stall_ns=stall_ns, rest_ns=zeros, **waits_ns

@@ -1,7 +1,7 @@
 """A run as vLLM's own metrics, in Prometheus' text format: dashboards and scripts made for a server read it.
 
-Names, labels and buckets are those of vLLM V1. Left out is what a run does not keep: time in the queue and in
-prefill, and how many tokens a prefix cache was asked for. Gauges are those of the end of the run.
+Names, labels and buckets are those of vLLM V1. Left out is what a run does not keep: how many tokens a prefix cache
+was asked for. Gauges are those of the end of the run.
 
 Source: vllm/v1/metrics/loggers.py, docs/design/metrics.md.
 """
@@ -48,6 +48,7 @@ _OF_A_REQUEST = (
     "max_output_tokens",
     "first_token_ns",
     "finish_ns",
+    "scheduled_ns",
     "outcome",
     "n_preemptions",
     "n_hit_tokens",
@@ -114,6 +115,16 @@ def _finished(of: Callable[[Columns], Numbers]) -> Callable[[RunTables, int], tu
     return values
 
 
+def _scheduled(of: Callable[[Columns], Numbers]) -> Callable[[RunTables, int], tuple[Numbers, Numbers]]:
+    """Of finished requests; none if the run does not say when they were scheduled, as a server's log does not."""
+
+    def known(columns: Columns) -> Numbers:
+        found = of(columns)
+        return found if columns["scheduled_ns"].any() else found[:0]
+
+    return _finished(known)
+
+
 def _several(columns: Columns) -> Numbers:
     return columns["mean_gap_ns"][columns["n_output_tokens"] > 1]
 
@@ -160,6 +171,27 @@ _HISTOGRAMS = (
         buckets=REQUEST_S,
         unit=NS_PER_S,
         of=_finished(lambda each: each["finish_ns"] - each["arrival_ns"]),
+    ),
+    _Histogram(
+        name="vllm:request_queue_time_seconds",
+        documentation="From arrival until a step that computes a part of it was first composed.",
+        buckets=REQUEST_S,
+        unit=NS_PER_S,
+        of=_scheduled(lambda each: each["scheduled_ns"] - each["arrival_ns"]),
+    ),
+    _Histogram(
+        name="vllm:request_prefill_time_seconds",
+        documentation="From then to the first token.",
+        buckets=REQUEST_S,
+        unit=NS_PER_S,
+        of=_scheduled(lambda each: each["first_token_ns"] - each["scheduled_ns"]),
+    ),
+    _Histogram(
+        name="vllm:request_inference_time_seconds",
+        documentation="From then to the last token.",
+        buckets=REQUEST_S,
+        unit=NS_PER_S,
+        of=_scheduled(lambda each: each["finish_ns"] - each["scheduled_ns"]),
     ),
     _Histogram(
         name="vllm:request_decode_time_seconds",

@@ -156,17 +156,24 @@ def _summary(run: RunTables, *, has_gaps: bool) -> Summary:
 
 
 def _row(number: int, served: Served, first_ns: int) -> tuple[object, ...]:
-    """Columns of ``traces.rows.RequestRow``."""
+    """The columns of ``traces.rows.RequestRow``, in their order; what a log does not tell is absent, or none at all."""
     arrival_ns = served.arrival_ns - first_ns
-    first_token_ns = finish_ns = mean_gap_ns = max_gap_ns = None
+    told: dict[str, object] = {
+        "request_id": number,
+        "model": 0,
+        "arrival_ns": arrival_ns,
+        "n_prompt_tokens": max(1, served.n_prompt),
+        "n_output_tokens": served.n_output,
+        "max_output_tokens": max(1, served.n_output),
+        "outcome": State.FINISHED if served.has_finished else State.DROPPED,
+    }
     if served.ttft_ns is not None and served.latency_ns is not None and served.has_finished:
-        first_token_ns, finish_ns = arrival_ns + served.ttft_ns, arrival_ns + served.latency_ns
+        told |= {"first_token_ns": arrival_ns + served.ttft_ns, "finish_ns": arrival_ns + served.latency_ns}
         if served.n_output > 1:
-            mean_gap_ns = (served.latency_ns - served.ttft_ns) // (served.n_output - 1)
-            max_gap_ns = max(served.gaps_ns, default=None)
-    outcome = State.FINISHED if served.has_finished else State.DROPPED
-    lengths = (max(1, served.n_prompt), served.n_output, max(1, served.n_output))
-    return number, 0, arrival_ns, *lengths, first_token_ns, finish_ns, outcome, 0, 0, 0, mean_gap_ns, max_gap_ns
+            told["mean_gap_ns"] = (served.latency_ns - served.ttft_ns) // (served.n_output - 1)
+            told["max_gap_ns"] = max(served.gaps_ns, default=None)
+    columns = columns_of(ROW_TYPES["requests"])
+    return tuple(told.get(column.name, None if column.nullable else 0) for column in columns)
 
 
 def _records(path: Path, text: str) -> Iterator[dict[str, Any]]:

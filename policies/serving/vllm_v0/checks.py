@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Seq
+from typing import Final
 
 from policies.serving.lockstep import Lockstep
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.queues import Queues
 from policies.serving.vllm_v0.tables import Tables
 
-FINISHED = State.FINISHED  # looked up once: an enum's attributes are slow
+FINISHED: Final = State.FINISHED  # looked up once: an enum's attributes are slow
 
 Unchecked = tuple[Seq[Sequence], Seq[Sequence]]
 """What a step left to look at: sequences with a new token that may have ended, requests dropped by it."""

@@ -5,13 +5,15 @@ Source: vLLM 0.7.3, core/scheduler.py, ``_schedule_prefills``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.serving.scheduler import Prefill
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.queues import Composition, Queues
 from policies.serving.vllm_v0.tables import Tables
 from policies.view import Ask
 
-RUNNING = State.RUNNING  # looked up once: an enum's attributes are slow
+RUNNING: Final = State.RUNNING  # looked up once: an enum's attributes are slow
 
 
 def schedule_prefills(now: Composition, queues: Queues, tables: Tables) -> list[Prefill]:

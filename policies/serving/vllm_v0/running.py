@@ -5,8 +5,6 @@ Source: vLLM 0.7.3, core/scheduler.py, ``_schedule_running``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from policies.serving.scheduler import Prefill
 from policies.serving.sequence import Sequence, State
 from policies.serving.vllm_v0.checks import StopChecks
@@ -15,12 +13,14 @@ from policies.serving.vllm_v0.tables import Tables
 from policies.view import Ask
 
 
-@dataclass(slots=True)
 class Continued:
     """Running sequences that were scheduled; the others are left at the front of the queue's rest."""
 
-    decodes: list[Sequence] = field(default_factory=list[Sequence])
-    prefills: list[Prefill] = field(default_factory=list[Prefill])
+    __slots__ = ("decodes", "prefills")
+
+    def __init__(self) -> None:
+        self.decodes: list[Sequence] = []
+        self.prefills: list[Prefill] = []
 
 
 def schedule_running(now: Composition, queues: Queues, tables: Tables, checks: StopChecks) -> Continued:

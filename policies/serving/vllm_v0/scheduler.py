@@ -236,9 +236,9 @@ class VllmV0:
         continued = schedule_running(now, queues, tables, self._checks)
         returned = Continued() if step.preempted else schedule_swapped(now, queues, tables)
         _reorder(queues, continued, returned)
-        never_return, step.dropped = step.dropped, ()
+        n_never_return = len(step.dropped)
         started = schedule_prefills(now, queues, tables)
-        step.dropped = [*step.dropped, *never_return]
+        step.dropped = [*step.dropped[n_never_return:], *step.dropped[:n_never_return]]
         step.prefills = started + continued.prefills + returned.prefills
         step.decodes = continued.decodes + returned.decodes
 

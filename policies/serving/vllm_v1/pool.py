@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import Final
 
 from policies.errors import HbmOverdrawn
 from policies.serving.blocks import RangeId
@@ -15,7 +16,7 @@ from policies.serving.free_blocks import LentRange
 from policies.serving.prefix_cache import Key
 from policies.serving.vllm_v1.ranges import LentRanges
 
-PLACEHOLDER = 0
+PLACEHOLDER: Final = 0
 """The block that stands for none in a block table; it is never free."""
 
 GroupKey = tuple[int, Key]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from policies.serving.blocks import RangeId
 from policies.serving.prefix_cache import Content, Histories
@@ -15,7 +16,7 @@ from policies.serving.vllm_v1.pool import PLACEHOLDER, FreeQueuePool
 from policies.serving.vllm_v1.settings import V1Settings
 from policies.serving.vllm_v1.states import StateBlocks
 
-ATTENTION = 0
+ATTENTION: Final = 0
 """The group of the attention layers; state groups count from 1."""
 
 
