@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.alone import alone_in
-from conf.cli import SELDOM
+from conf.garbage import seldom_collected
 from conf.run import Run, run_info
 from conf.worlds import device_of, open_world
 from policies.backend import Backend
@@ -105,17 +103,6 @@ def _write_timeline(run: Run, copies: CopyLog, folder: Path) -> None:
     if run.settings.backend.world == "sim":
         copies.write(folder)
     write.write_timeline(read_run(folder), Window.seconds(run.settings.timeline.window), folder / write.NAME)
-
-
-@contextmanager
-def seldom_collected() -> Generator[None]:
-    """Look for cycles of garbage a hundred times less often: a run makes none, and looking takes 6 % of its time."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(SELDOM, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 def open_books(run: Run) -> tuple[Ledger, list[Lane]]:

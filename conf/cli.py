@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from conf.garbage import collect_seldom
+
 MISTAKE = 2  # as argparse has it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
-SELDOM = 70_000
-"""Objects that are made before garbage is looked for: a hundred times what Python has by default."""
 
 
 class Refused(SystemExit):
@@ -53,7 +51,7 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
     if name not in commands:
         print(f"{prog}: no command {name!r}; there are {', '.join(commands)}", file=sys.stderr)
         return MISTAKE
-    gc.set_threshold(SELDOM, *gc.get_threshold()[1:])  # imports and compositions make hardly any cycles: 6 % of a start
+    collect_seldom()
     if not is_completion:  # which needs the name of the executable
         sys.argv[0] = f"{prog} {name}"
     try:

@@ -47,7 +47,15 @@ HOT = (
     "traces/told.py",
 )
 PLAIN = frozenset(
-    f"policies/{name}.py" for name in ("memory/experts", "memory/residency", "serving/histories", "serving/tenancy")
+    f"policies/{name}.py"
+    for name in (
+        "memory/experts",
+        "memory/layout",
+        "memory/ledger",
+        "memory/residency",
+        "serving/histories",
+        "serving/tenancy",
+    )
 )
 """Not what other processes are sent, OmegaConf reads or anyone refers to weakly: compiled classes have no annotations,
 cannot be pickled, know no weak references and cache no properties."""

@@ -141,6 +141,8 @@ def plan(
             raise ValueError(f"model {shape.name}: the executor runs OPT and Llama in 16 bits; run with python -m sim")
     folders = [Path(weights[shape.name]) if shape.name in weights else None for shape in shapes]
     wholes = [_spec(shape, folder) for shape, folder in zip(shapes, folders, strict=True)]
+    for whole in wholes:
+        _refuse_other_layers(whole)
     specs = [replace(whole, shape=of_rank(whole.shape, n_ranks)) for whole in wholes]
     extents = measure(
         [spec.shape for spec in specs],
@@ -198,6 +200,16 @@ def _spec(shape: ModelShape, folder: Path | None) -> DecoderSpec:
         rotary_scaling=found.rotary_scaling,
         tied_head=found.tied_head,
     )
+
+
+def _refuse_other_layers(whole: DecoderSpec) -> None:
+    """Refuse a model whose layers hold more than OPT's or Llama's do, as Qwen3's norms of heads."""
+    name, n_bytes = whole.shape.name, layer_layout(whole).n_bytes
+    if n_bytes != whole.shape.layer_bytes:
+        raise ValueError(
+            f"model {name}: a layer has {whole.shape.layer_bytes} bytes, as {whole.family.value} {n_bytes}; the "
+            "executor serves dense models like OPT and Llama, run others with python -m sim"
+        )
 
 
 def max_blocks(max_tokens: int, block_tokens: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from conf.carry_out import open_books, open_engine, seldom_collected
+from conf.carry_out import open_books, open_engine
+from conf.garbage import seldom_collected
 from conf.planning.measure import Measured, Measuring
 from conf.planning.search import Bracket, Ladder
 from conf.planning.slo import Settled, Slo, SloWatch

@@ -23,7 +23,8 @@ from policies.types import ModelShape
 from tests.conftest import REPOSITORY
 from tests.executor.models.tiny import CPU, tiny_shape
 
-MODELS = sorted((REPOSITORY / "conf" / "model").glob("*.yaml"))
+QWEN3 = REPOSITORY / "conf" / "model" / "qwen3_8b.yaml"
+MODELS = sorted({*(REPOSITORY / "conf" / "model").glob("*.yaml")} - {QWEN3})
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 32,
@@ -43,6 +44,12 @@ def test_a_real_layer_packs_into_exactly_its_bytes(path: Path) -> None:
     layout = layer_layout(spec)
     assert layout.n_bytes == spec.shape.layer_bytes
     assert all(field.offset_bytes % 256 == 0 for field in layout.fields.values())
+
+
+def test_a_layer_with_more_than_the_executor_knows_is_another_size() -> None:
+    shape = ModelShape(**yaml.safe_load(QWEN3.read_text()))
+    query_and_key_norm = 2 * shape.head_dim * shape.dtype_bytes
+    assert layer_layout(spec_of(shape, torch.bfloat16)).n_bytes == shape.layer_bytes - query_and_key_norm
 
 
 def test_tensors_of_odd_sizes_are_kept_apart_and_aligned() -> None:
@@ -146,7 +153,7 @@ def with_a_config_of(**changes: object) -> Callable[[Path], None]:
         (with_an_index_to_nothing, r"model-00001-of-00002\.safetensors, which .* names, is missing"),
         (without_weights, r"holds no \*\.safetensors file"),
         (without_a_config, r"has no config\.json"),
-        (with_a_config_of(model_type="gpt2"), r"model_type 'gpt2' is neither opt nor llama"),
+        (with_a_config_of(model_type="gpt2"), r"model_type 'gpt2' is none of opt, llama, qwen3_moe and mixtral"),
         (with_a_config_of(vocab_size=None), r"lacks 'vocab_size'"),
         (with_a_config_of(hidden_act="gelu"), r"hidden_act='gelu' is not supported, only 'silu'"),
         (with_a_config_of(rope_scaling={"type": "yarn"}), r"rope type 'yarn' is neither default nor llama3"),
