@@ -52,6 +52,7 @@ PLAIN = frozenset(
         "memory/experts",
         "memory/layout",
         "memory/ledger",
+        "memory/ops",
         "memory/residency",
         "serving/histories",
         "serving/tenancy",

@@ -17,8 +17,14 @@ PROFILES = ROOT.parent / "shared" / "reference" / "profiles.json"
 FILES = {"gh200_96": "gh200_paper", "h100_nvl94": "h100_nvl"}
 """Profiles whose file has another name."""
 
-MEASURED_BY_US = {("h200_nvl", "h2d"), ("h200_nvl", "d2h")}
-"""Where the file has an H200's measured link in place of the profile's round number: 1 % apart at most."""
+MEASURED_BY_US = {
+    ("h200_nvl", "h2d"): 0.01,
+    ("h200_nvl", "d2h"): 0.01,
+    ("h100_nvl94", "h2d"): 0.11,
+    ("h100_nvl94", "d2h"): 0.11,
+}
+"""Where the file has an H200's measured link in place of the profile's round number: so far apart at most. That of the
+H100 NVL is inferred from VAMP's figure, contention included: see docs/decisions.md."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def test_every_machine_of_the_profiles_is_in_the_catalogue_with_its_numbers(prof
             "unified": file.get("unified"),
         }
         for key, value in pairs.items():
-            within = 0.01 if (name, key) in MEASURED_BY_US else 1e-9
+            within = MEASURED_BY_US.get((name, key), 1e-9)
             assert key not in told or value == pytest.approx(told[key], rel=within), (name, key)
         both_ways = 2 * told["dup_each"] if "dup_each" in told else told.get("dup_h2d", 0) + told.get("dup_d2h", 0)
         assert not both_ways or file.link.joint_bytes_per_s == pytest.approx(both_ways), name
