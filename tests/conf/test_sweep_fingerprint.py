@@ -15,6 +15,7 @@ DEMO = ("+experiment=demo", "compare=[mirage]")
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,10,5\n2023-11-16 18:15:47,10,{}\n"
 
 EXECUTED = """
+import policies.engine  # first, so that the plain modules are taken
 import sys, conf.carry_out, sim.factory
 print(*(getattr(module, "__file__", None) for module in sys.modules.values()))
 """
