@@ -61,7 +61,6 @@ class Eager(Generic[Mark]):
         decoder, slots, kv = self._decoder, self._slots, self._kv
         with self._streams.computing():
             step = compose(rows, block_tokens=self._block_tokens, max_blocks=self._max_blocks, device=kv.device)
-            decoder.attention.kernels.plan(step)
             hidden = decoder.embed(step)
             first = self._streams.mark()
             for layer in range(decoder.spec.shape.n_layers):

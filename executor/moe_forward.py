@@ -49,7 +49,6 @@ class MoeEager(Generic[Mark]):
         decoder, staging, kv = self._decoder, self._staging, self._kv
         with self._streams.computing():
             step = compose(rows, block_tokens=self._block_tokens, max_blocks=self._max_blocks, device=kv.device)
-            decoder.outer.attention.kernels.plan(step)
             hidden = decoder.outer.embed(step)
             self._tables.show(staging.parity)
             first = self._streams.mark()

@@ -19,10 +19,6 @@ class AttentionKernels(Protocol):
     depends on the step alone, never on an address or on the order in which threads finish.
     """
 
-    def plan(self, step: StepInput) -> None:
-        """Prepare for the decodes of a step, once before its first layer; outside any capture."""
-        ...
-
     def store(self, qkv: Tensor, kv: Tensor, layer: int, step: StepInput, rotary: Rotary | None) -> Tensor:
         """Put K and V of every row into its slot, turned by its position where the model is rotary.
 

@@ -14,9 +14,6 @@ from executor.models.step import PADDING_SLOT, StepInput
 class SdpaKernels:
     """Plain PyTorch: one sequence after the other. It reads contexts on the host, so it cannot be captured."""
 
-    def plan(self, step: StepInput) -> None:
-        """Nothing to prepare."""
-
     def store(self, qkv: Tensor, kv: Tensor, layer: int, step: StepInput, rotary: Rotary | None) -> Tensor:
         """See ``AttentionKernels``."""
         block_tokens, n_kv_heads, head_dim = kv.shape[3:]

@@ -81,9 +81,6 @@ class TritonKernels:
 
     tiling: Tiling | None = None
 
-    def plan(self, step: StepInput) -> None:
-        """Nothing to prepare."""
-
     def store(self, qkv: Tensor, kv: Tensor, layer: int, step: StepInput, rotary: Rotary | None) -> Tensor:
         """See ``AttentionKernels``."""
         block_tokens, n_kv_heads, head_dim = kv.shape[3:]

@@ -118,7 +118,6 @@ class Decoder:
             The residual stream after the last layer, (n_rows, hidden), and the logits of the
             sampled rows, (n_sampled, vocab).
         """
-        self.attention.kernels.plan(step)
         hidden = self.embed(step)
         for layer, region in enumerate(regions):
             self.run_layer(self.layer(region), layer, hidden, kv, step)

@@ -91,7 +91,6 @@ class DecodeGraphs:
         """
         with torch.cuda.stream(self._stream):
             step = self._buffers.clear(bucket)
-            self._decoder.attention.kernels.plan(step)
             self._embed(step)
             self._layer(step, 0, region)
             self._head(step)

@@ -65,7 +65,6 @@ class MoeDecoder:
             The residual stream after the last layer, (n_rows, hidden), and the logits of the
             sampled rows, (n_sampled, vocab).
         """
-        self.outer.attention.kernels.plan(step)
         hidden = self.outer.embed(step)
         for layer, (region, table) in enumerate(zip(regions, tables, strict=True)):
             routed = self.attend_and_route(self.layer(region), layer, hidden, kv, step)

@@ -62,7 +62,6 @@ class MoeGraphs:
         """Run each piece once on padding, so that every kernel is compiled; capture all; clear the buffers."""
         with torch.cuda.stream(self._stream):
             step = self._buffers.clear(bucket)
-            self._decoder.outer.attention.kernels.plan(step)
             self._embed(step)
             self._attend(step, 0)
             self._experts(step, 0)

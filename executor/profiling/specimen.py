@@ -138,7 +138,6 @@ class Specimen:
         """Compose a step of them."""
         with self.serving.streams.computing():
             step = compose(rows, block_tokens=self.block_tokens, max_blocks=self.max_blocks, device=self.device)
-            self.kernels.plan(step)
             return step
 
 
