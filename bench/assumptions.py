@@ -24,7 +24,7 @@ from conf.carry_out import carry_out
 from conf.parallel import Parallel, side_by_side
 from conf.run import Run, run_info
 from traces.claims import METRICS, Claim, Result, findings
-from traces.metrics import Summary, read_summary
+from traces.results.metrics import Summary, read_summary
 
 FREE = 10**18  # bytes/s: a layer in a nanosecond
 

@@ -30,9 +30,9 @@ from policies.backend import Batch, StepReport
 from policies.journal import GapCause
 from policies.serving.scheduler import Scheduler
 from policies.serving.sequence import Sequence
-from traces.metrics import write_summary
-from traces.results import RunWriter
-from traces.rows import TableName
+from traces.results.metrics import write_summary
+from traces.results.results import RunWriter
+from traces.results.rows import TableName
 
 TABLES: tuple[TableName, ...] = ("requests", "steps", "decisions", "gaps")
 """All but the memory timeline."""

@@ -9,7 +9,7 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from traces.provenance import commit, versions
+from traces.results.provenance import commit, versions
 
 GPU_PACKAGES = ("triton", "cuda-bindings")
 

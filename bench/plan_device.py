@@ -21,8 +21,8 @@ from conf.again import again
 from conf.carry_out import carry_out
 from conf.planning.slo import Slo
 from policies.types import NS_PER_S
-from traces.folder import RunTables, read_run
-from traces.recorded import recorded
+from traces.results.folder import RunTables, read_run
+from traces.workload.recorded import recorded
 
 WITHIN = 0.15
 

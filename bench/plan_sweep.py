@@ -29,8 +29,8 @@ from conf.planning.streams import Stream
 from conf.planning.systems import configuration
 from conf.run import Run
 from policies.types import NS_PER_S
-from traces.folder import read_run
-from traces.provenance import commit
+from traces.results.folder import read_run
+from traces.results.provenance import commit
 
 TRACE = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces" / "azure_code_2023.csv.gz"
 

@@ -163,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def draw(table: Sequence[tuple[str, ...]], path: Path) -> None:
     """Draw a panel a claim: ours under every assumption, the paper's value as a line."""
-    from traces.style import BLUE, VERMILION, panels
+    from traces.plots.style import BLUE, VERMILION, panels
 
     claims = list(dict.fromkeys(row[0] for row in table))
     n_columns = 2

@@ -26,8 +26,8 @@ from bench.child import Spent, spent_by
 from bench.journal import submissions_per_request
 from bench.targets import Doubling, Row, exponent, missed
 from bench.workloads import FIXED, NO_STEPS, Timed, at_hand, doubled_output
-from traces.folder import read_run
-from traces.provenance import commit, versions
+from traces.results.folder import read_run
+from traces.results.provenance import commit, versions
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 REPEATED_TO = 10_000

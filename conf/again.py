@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf.build import checked_run, configured, held_to_schema
 from conf.mistakes import one_line
 from conf.run import Requests, Run
-from traces.folder import RunInfo
+from traces.results.folder import RunInfo
 
 ONE_RUN: Mapping[str, object] = {
     "name": "again",

@@ -21,9 +21,9 @@ from sim.validation.served import (
     compare_samples,
     series_table,
 )
-from traces.folder import write_json
-from traces.layer_profile import LayerProfile, read_layer_profile
-from traces.server_log import ServerRun, read_server_run
+from traces.measured.layer_profile import LayerProfile, read_layer_profile
+from traces.measured.server_log import ServerRun, read_server_run
+from traces.results.folder import write_json
 
 OUT_OF_TOLERANCE = 1
 

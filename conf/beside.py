@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from conf.cli import Refused
 from conf.outcome import write_report_page
 from traces.claims import Result
-from traces.folder import RunInfo, RunTables, read_run
 from traces.interchange.server_logs import as_run, read_server_log
-from traces.metrics import summary_of
 from traces.report import comparison
+from traces.results.folder import RunInfo, RunTables, read_run
+from traces.results.metrics import summary_of
 
 EXAMPLES = """
 A log holds one entry a request: the JSON of vllm bench serve --save-result --save-detailed, the profile_export.jsonl

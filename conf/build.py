@@ -25,10 +25,10 @@ from policies.ranks import of_rank
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel
 from policies.types import HardwareProfile, LinkProfile
-from traces.grid import differences
-from traces.lengths import LengthSettings
-from traces.session_workload import SessionWorkload
-from traces.workload import workload
+from traces.results.grid import differences
+from traces.sessions.workload import SessionWorkload
+from traces.workload.lengths import LengthSettings
+from traces.workload.workload import workload
 
 Configured = tuple[Settings, Mapping[str, object]]
 """A configuration as frozen settings, and as JSON can hold it."""

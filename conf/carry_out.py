@@ -21,13 +21,13 @@ from policies.moe_setup import open_moe
 from policies.policy import OffloadsExperts
 from policies.setup import open_lanes, open_ledger
 from policies.vamp import Vamp
-from traces.folder import discard, is_complete
-from traces.metrics import write_summary
-from traces.results import RunWriter
-from traces.session_workload import SessionWorkload
+from traces.results.folder import discard, is_complete
+from traces.results.metrics import write_summary
+from traces.results.results import RunWriter
+from traces.sessions.workload import SessionWorkload
 
 if TYPE_CHECKING:
-    from traces.copies import CopyLog
+    from traces.results.copies import CopyLog
 
 SAMPLE_EVERY_NS = 100_000_000
 """How often the use of HBM is kept, besides every change."""
@@ -88,7 +88,7 @@ def _log_of_copies(run: Run) -> CopyLog | None:
     """What takes note of copies, if the run is to leave a timeline."""
     if not run.settings.timeline.window:
         return None
-    from traces.copies import CopyLog
+    from traces.results.copies import CopyLog
     from traces.timeline.timeline import Window
 
     window = Window.seconds(run.settings.timeline.window)
@@ -96,7 +96,7 @@ def _log_of_copies(run: Run) -> CopyLog | None:
 
 
 def _write_timeline(run: Run, copies: CopyLog, folder: Path) -> None:
-    from traces.folder import read_run
+    from traces.results.folder import read_run
     from traces.timeline import write
     from traces.timeline.timeline import Window
 

@@ -19,8 +19,8 @@ from conf.paper.score import Told
 from conf.parallel import side_by_side
 from conf.run import run_info, workload_name
 from traces.claims import Result
-from traces.folder import is_complete, write_json
-from traces.metrics import summary_of
+from traces.results.folder import is_complete, write_json
+from traces.results.metrics import summary_of
 
 
 def run(experiment: Experiment, folder: Path) -> Told:
@@ -112,9 +112,9 @@ def describe(experiment: Experiment) -> str:
 
 def draw(places: Sequence[Place], folder: Path) -> Iterator[Path]:
     """Draw distributions for each lengths, HBM for each workload, of the first point of a grid; tell each figure."""
-    from traces.folder import read_run
-    from traces.hbm_plot import hbm
-    from traces.plots import latencies
+    from traces.plots.hbm import hbm
+    from traces.plots.latencies import latencies
+    from traces.results.folder import read_run
 
     for lengths, group in groupby(_first_point(places), key=lambda place: place.run.lengths):
         runs = [(workload_name(place.run), read_run(place.folder)) for place in group]

@@ -40,11 +40,11 @@ HOT = (
     "sim/compute/roofline.py",
     "sim/link.py",
     "sim/pipeline.py",
-    "traces/emitted.py",
-    "traces/feed.py",
-    "traces/limits.py",
-    "traces/results.py",
-    "traces/told.py",
+    "traces/workload/emitted.py",
+    "traces/results/feed.py",
+    "traces/workload/limits.py",
+    "traces/results/results.py",
+    "traces/results/told.py",
 )
 PLAIN = frozenset(
     f"policies/{name}.py"
@@ -61,7 +61,16 @@ PLAIN = frozenset(
 """Not what other processes are sent, OmegaConf reads or anyone refers to weakly: compiled classes have no annotations,
 cannot be pickled, know no weak references and cache no properties."""
 
-READ = (*HOT, *sorted(PLAIN), "policies/*.py", "sim/compute/base.py", "sim/vmm.py", "traces/*.py", "conf/compiled.py")
+READ = (
+    *HOT,
+    *sorted(PLAIN),
+    "policies/*.py",
+    "sim/compute/base.py",
+    "sim/vmm.py",
+    "traces/results/*.py",
+    "traces/workload/*.py",
+    "conf/compiled.py",
+)
 """Sources whose declarations the compiled modules were made with."""
 
 SETUP = """

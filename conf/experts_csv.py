@@ -12,7 +12,7 @@ import numpy as np
 from conf.run import Run
 from conf.schema import ExpertsModel
 from sim.moe_factory import routing_of
-from traces.folder import RunTables, read_run
+from traces.results.folder import RunTables, read_run
 
 NAMES = ("system", "routing", "exponent", "n_steps", "distinct_mean", "distinct_p50", "distinct_max")
 

@@ -18,8 +18,8 @@ from typing import cast
 
 from conf.run import Run, readable_name
 from conf.worlds import table_files
-from traces.folder import SCHEMA_VERSION
-from traces.provenance import versions
+from traces.results.folder import SCHEMA_VERSION
+from traces.results.provenance import versions
 
 N_DIGITS = 12
 """48 bits: among a million runs two share a fingerprint with a probability of 0.2 %."""
@@ -39,21 +39,21 @@ TELLING = frozenset(
         "conf/outcome.py",
         "conf/paper",
         "conf/reference.py",
-        "traces/changes.py",
+        "traces/results/changes.py",
         "traces/claims.py",
-        "traces/hbm_plot.py",
+        "traces/plots/hbm.py",
         "traces/interchange",
         "traces/inspect",
         "traces/page",
-        "traces/paper_plots.py",
-        "traces/plots.py",
+        "traces/plots/paper.py",
+        "traces/plots/latencies.py",
         "traces/report.py",
-        "traces/runs_csv.py",
-        "traces/session_metrics.py",
-        "traces/session_turns.py",
-        "traces/sessions_csv.py",
-        "traces/style.py",
-        "traces/sweep_plot.py",
+        "traces/results/runs_csv.py",
+        "traces/sessions/metrics.py",
+        "traces/sessions/turns.py",
+        "traces/sessions/files.py",
+        "traces/plots/style.py",
+        "traces/plots/sweep.py",
         "traces/timeline",
     }
 )

@@ -70,9 +70,9 @@ def complete_runs(folders: Sequence[Path]) -> list[Path]:
 def results_of(runs: Sequence[Path]) -> list[Result]:
     """Read the figures of runs as if they were of one experiment: named by all in which they differ."""
     from traces.claims import Result
-    from traces.folder import read_info
-    from traces.grid import differences
-    from traces.metrics import summary_of
+    from traces.results.folder import read_info
+    from traces.results.grid import differences
+    from traces.results.metrics import summary_of
 
     infos = [read_info(run) for run in runs]
     return [
@@ -108,7 +108,7 @@ def _runs_at(folder: Path) -> Iterator[Path]:
 def _runs_below(folder: Path) -> Iterator[Path]:
     """Complete runs in the order of their experiments; jobs of a sweep in the order of their numbers."""
     from conf.outcome import INDEX
-    from traces.folder import is_complete, read_json
+    from traces.results.folder import is_complete, read_json
 
     for index in sorted(folder.rglob(INDEX), key=lambda path: [part.zfill(9) for part in path.parts]):
         yield from filter(is_complete, (index.parent / name for name in read_json(index)["runs"]))

@@ -13,7 +13,7 @@ from sim.compute.curve import Curve
 from sim.compute.fit import LAYER_CONSTANTS, Row, decode, fit, prefill, relative_error
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import attention_ns
-from traces.device_tables import DeviceTable, Part
+from traces.measured.device_tables import DeviceTable, Part
 
 CONSTANTS: Mapping[str, tuple[str, ...]] = {
     **LAYER_CONSTANTS,

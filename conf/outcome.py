@@ -8,8 +8,8 @@ from pathlib import Path
 
 from traces.claims import Claim, Result
 from traces.report import report
-from traces.runs_csv import write_runs_csv
-from traces.sessions_csv import write_session_tables
+from traces.results.runs_csv import write_runs_csv
+from traces.sessions.files import write_session_tables
 
 INDEX = "experiment.json"
 """Names the runs of an experiment's folder in their order; there from the start."""
@@ -44,8 +44,8 @@ def write_report_page(results: Sequence[Result], folders: Sequence[Path], path: 
     Raises:
         ValueError: the file cannot be written.
     """
-    from traces.folder import read_run
     from traces.page.page import write_page
+    from traces.results.folder import read_run
 
     runs = [(result, read_run(folder)) for result, folder in zip(results, folders, strict=True)]
     try:
@@ -67,7 +67,7 @@ def paper_claims(results: Sequence[Result]) -> tuple[Claim, ...]:
 
 def _draw(results: Sequence[Result], folder: Path) -> Iterator[Path]:
     """Draw the figures of merit against the one number that varies, else against the rate, if one of them does."""
-    from traces.sweep_plot import against_rate, against_setting, numeric_keys
+    from traces.plots.sweep import against_rate, against_setting, numeric_keys
 
     keys = numeric_keys(results)
     if len(keys) == 1:

@@ -37,9 +37,9 @@ from executor.profiling.grid import QUICK, WHOLE
 from executor.profiling.profile import Profile, profile
 from executor.vmm.driver import DriverError
 from policies.types import MIB, HardwareProfile, LinkProfile, ModelShape
-from traces.device_tables import DeviceTable, write_table
-from traces.folder import write_json
-from traces.provenance import commit, versions
+from traces.measured.device_tables import DeviceTable, write_table
+from traces.results.folder import write_json
+from traces.results.provenance import commit, versions
 
 CONF = Path(__file__).parent
 MODELS = ("opt_13b", "opt_30b", "llama_2_13b", "llama_3_8b")

@@ -9,7 +9,7 @@ from policies.types import NS_PER_S, Work
 from sim.compute.curve import Curve
 from sim.compute.fit import prefill
 from sim.compute.table import TableModel
-from traces.device_tables import DeviceTable, Part, Timing
+from traces.measured.device_tables import DeviceTable, Part, Timing
 
 NS_PER_MS = 10**6
 

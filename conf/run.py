@@ -14,12 +14,12 @@ from policies.policy import Policy
 from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel
 from policies.types import Arrival, HardwareProfile
-from traces.folder import ModelInfo, RunInfo
-from traces.grid import Grid, Scalar
+from traces.results.folder import ModelInfo, RunInfo
+from traces.results.grid import Grid, Scalar
 
 
 class Requests(Protocol):
-    """What arrives: a ``traces.workload.Workload``, or the requests of another run."""
+    """What arrives: a ``traces.workload.workload.Workload``, or the requests of another run."""
 
     @property
     def seed(self) -> int:
@@ -47,7 +47,7 @@ class Run:
         moe: the mixture-of-experts model as it is served, if the mix has one.
         settings: all of the configuration, with what this run changes in it.
         config: what of it decides how the run comes out, as JSON can hold it.
-        grid: in what it differs from other runs of its system: see ``traces/grid.py``.
+        grid: in what it differs from other runs of its system: see ``traces/results/grid.py``.
     """
 
     system: str

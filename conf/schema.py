@@ -17,10 +17,10 @@ from policies.moe import MoeShape
 from policies.policy import Policy
 from policies.registry import POLICIES
 from policies.setup import ServedModel, Serving
-from traces.lengths import LengthSettings
-from traces.session_settings import SessionSettings
-from traces.sources import ArrivalSettings
-from traces.workload import WorkloadSettings
+from traces.sessions.settings import SessionSettings
+from traces.workload.lengths import LengthSettings
+from traces.workload.sources import ArrivalSettings
+from traces.workload.workload import WorkloadSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

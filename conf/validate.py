@@ -3,7 +3,7 @@
 With ``--against DIR`` it replays what a real vLLM server did (``conf/against.py``). Otherwise:
 
 The same configuration, with the arrivals and lengths that the run recorded, is served by
-the simulator; both runs are then summed up by the same rules (``traces/metrics.py``).
+the simulator; both runs are then summed up by the same rules (``traces/results/metrics.py``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from policies.types import Work
 from sim.factory import compute_models
 from sim.validation import causes, compare
 from sim.validation.compare import TOLERANCES, Compared, Tolerance
-from traces.folder import RunTables, discard, read_run, write_json
-from traces.recorded import recorded
+from traces.results.folder import RunTables, discard, read_run, write_json
+from traces.workload.recorded import recorded
 
 EXAMPLES = """
   python -m sim validate outputs/exec_c1/RUN                       with the run's own machine

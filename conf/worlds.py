@@ -18,13 +18,13 @@ from policies.lane import Lane
 from policies.memory.ledger import Ledger
 from policies.moe_setup import ServedMoe
 from policies.policy import OffloadsExperts
-from traces.device_tables import table_path
-from traces.layer_profile import is_layer_profile
+from traces.measured.device_tables import table_path
+from traces.measured.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
     from executor.moe_plan import MoePlan
     from executor.plan import Plan
-    from traces.copies import CopyLog
+    from traces.results.copies import CopyLog
 
 
 TABLES = Path(__file__).parent / "tables"

@@ -17,7 +17,7 @@ from sim.host_kv import HostKvCost
 from sim.link import Copy, Link
 from sim.pipeline import Pipeline
 from sim.vmm import VmmCost, VmmMode
-from traces.copies import CopyKind, CopyLog
+from traces.results.copies import CopyKind, CopyLog
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ from sim.compute.profile import profiled
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
 from sim.vmm import VmmCost, VmmMode
-from traces.copies import CopyLog
-from traces.device_tables import read_table
-from traces.layer_profile import is_layer_profile, read_layer_profile
-from traces.op_latencies import OpLatencies
+from traces.measured.device_tables import read_table
+from traces.measured.layer_profile import is_layer_profile, read_layer_profile
+from traces.measured.op_latencies import OpLatencies
+from traces.results.copies import CopyLog
 
 MILLION = 10**6
 

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test what is not there."""
-    from traces.provenance import is_compiled
+    from traces.results.provenance import is_compiled
 
     if config.getoption("--compiled") and not is_compiled():
         raise pytest.UsageError("--compiled: nothing is compiled of these sources; python -m sim compile")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from traces.folder import RunInfo
-from traces.metrics import Figures, Summary
+from traces.results.folder import RunInfo
+from traces.results.metrics import Figures, Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from textwrap import wrap
 from policies.journal import GapCause
 from policies.types import GIB, NS_PER_S
 from traces.claims import Claim, Finding, Result, findings
-from traces.metrics import Figures
+from traces.results.metrics import Figures
 
 WIDTH = 120
 NS_PER_MS = 10**6

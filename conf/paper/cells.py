@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import cast
 
 FILES = ("sessions", "turns", "bins", "experts")
-"""What ``traces/sessions_csv.py`` and ``conf/experts_csv.py`` write, without the suffix."""
+"""What ``traces/sessions/files.py`` and ``conf/experts_csv.py`` write, without the suffix."""
 
 POINT = ("system", "n_sessions", "turn", "begin_s")
 """Columns that say what a row is of; rows that have all of them in common differ by the seed."""

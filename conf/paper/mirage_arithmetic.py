@@ -18,7 +18,7 @@ from policies.remap.which_layers import evenly_spaced
 from policies.types import GB, HardwareProfile, ModelShape, Work
 from sim.compute.base import ComputeModel
 from sim.factory import compute_models
-from traces.paper_plots import Bars, Lines, draw
+from traces.plots.paper import Bars, Lines, draw
 
 NS_PER_MS = 10**6
 
@@ -189,7 +189,7 @@ def table1(drawn: Drawn) -> Numbers:
 
 def _average_batch(drawn: Drawn) -> float:
     """Sequences that decode together on average, over decode steps of all runs."""
-    from traces.folder import read_run
+    from traces.results.folder import read_run
 
     n_steps = n_seqs = 0
     for _, folder in drawn.runs(drawn.systems[0]):

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from conf.paper.drawn import Drawn, Numbers
 from policies.types import GB, NS_PER_S
 from traces.claims import METRICS, Result
-from traces.folder import read_run
-from traces.metrics import quantiles
-from traces.paper_plots import Bars, Lines, draw
-from traces.sweep_plot import against_rate
+from traces.plots.paper import Bars, Lines, draw
+from traces.plots.sweep import against_rate
+from traces.results.folder import read_run
+from traces.results.metrics import quantiles
 
 NS_PER_MS = 10**6
 

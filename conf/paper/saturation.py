@@ -19,7 +19,7 @@ from conf.fingerprint import folder_name
 from conf.paper.collect import composed
 from policies.errors import Stuck
 from policies.types import NS_PER_S
-from traces.folder import read_run
+from traces.results.folder import read_run
 
 N_REQUESTS = 3000
 """Many times what runs at once."""

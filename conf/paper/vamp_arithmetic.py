@@ -12,7 +12,7 @@ from conf.run import Run
 from policies.costs import Coefficients, offload_us
 from policies.moe import MoeShape
 from policies.types import GIB, NS_PER_S
-from traces.paper_plots import Bars, draw
+from traces.plots.paper import Bars, draw
 
 NS_PER_MS = 10**6
 MIB = 2**20

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from conf.planning import words
 from conf.planning.answer import Answer
-from traces.provenance import commit, versions
+from traces.results.provenance import commit, versions
 
 SCHEMA_VERSION = 1
 

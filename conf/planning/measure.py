@@ -123,7 +123,7 @@ class _Level:
 
 
 def _quantiles_s(durations_ns: Seq[int]) -> tuple[float, float, float]:
-    """P50, P90 and P99, each a value that occurred (``traces/metrics.py``); 0 where there are none."""
+    """P50, P90 and P99, each a value that occurred (``traces/results/metrics.py``); 0 where there are none."""
     if not durations_ns:
         return 0.0, 0.0, 0.0
     found = np.quantile(np.array(durations_ns), [0.5, 0.9, 0.99], method="inverted_cdf")

@@ -8,7 +8,7 @@ from itertools import islice
 
 from conf.schema import Settings
 from policies.types import NS_PER_S, Arrival, Request
-from traces.workload import Workload, workload
+from traces.workload.workload import Workload, workload
 
 MOST_READ = 100_000
 """Requests of a trace that are looked at."""

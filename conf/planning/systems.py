@@ -17,7 +17,7 @@ from conf.planning.ask import Question
 from conf.planning.streams import Traffic
 from conf.run import Run
 from policies.registry import POLICIES
-from traces.lengths import LengthSettings
+from traces.workload.lengths import LengthSettings
 
 assert _schema.app
 

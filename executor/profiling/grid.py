@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from executor.models.decode_buffers import BATCH_BUCKETS
 from executor.models.prefill_buffers import TOKEN_BUCKETS, TOKENS_PER_SEQ
-from traces.device_tables import Padding
+from traces.measured.device_tables import Padding
 
 GRAPHED = Padding(decode_seqs=BATCH_BUCKETS, prefill_tokens=TOKEN_BUCKETS, tokens_per_seq=TOKENS_PER_SEQ)
 """How steps are padded where they run as graphs."""

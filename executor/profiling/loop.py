@@ -23,7 +23,7 @@ from policies.serving.tenancy import TemporalSharing
 from policies.setup import open_lanes, open_ledger
 from policies.types import Arrival, Request
 from policies.view import MemoryView
-from traces.device_tables import Padding, Part, Timing
+from traces.measured.device_tables import Padding, Part, Timing
 
 LEAD_NS = 20_000_000
 """Requests arrive so long after the loop has begun: it waits for them, as a server does."""

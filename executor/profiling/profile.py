@@ -28,7 +28,7 @@ from executor.profiling.steps import measure_steps
 from executor.vmm.driver import Driver
 from policies.errors import HbmOverdrawn
 from policies.types import HardwareProfile, ModelShape
-from traces.device_tables import Padding, Part, Timing
+from traces.measured.device_tables import Padding, Part, Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

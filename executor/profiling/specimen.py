@@ -26,7 +26,7 @@ from executor.vmm.driver import Driver
 from policies.setup import ServedModel, open_lanes, open_ledger
 from policies.setup import Serving as ServingSettings
 from policies.types import GIB, HardwareProfile, ModelShape
-from traces.device_tables import Padding
+from traces.measured.device_tables import Padding
 
 SHARE = 0.94
 """Of the device's memory, for the model and its KV cache: the rest is the driver's, and the graphs'."""

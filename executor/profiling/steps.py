@@ -16,7 +16,7 @@ from executor.models.step import PADDING_SLOT, Row, StepInput
 from executor.profiling.specimen import Specimen
 from executor.profiling.stopwatch import Size, timing
 from executor.transfer.cuda import CudaStreams
-from traces.device_tables import Part, Timing
+from traces.measured.device_tables import Part, Timing
 
 SHORT_PROMPT = 4
 """Tokens of the prompts whose launching is timed: it takes as long for any."""

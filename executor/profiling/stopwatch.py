@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from executor.transfer.streams import Streams
-from traces.device_tables import Part, Timing
+from traces.measured.device_tables import Part, Timing
 
 HEAD_START_CYCLES = 6_000_000
 """Some 3 ms of a GPU, in which the host gets ahead of it: launches are then not what is timed."""

@@ -18,7 +18,7 @@ from math import log
 
 from policies.types import Work
 from sim.compute.grid import Grid
-from traces.layer_profile import AttentionTiming, UnevenTiming
+from traces.measured.layer_profile import AttentionTiming, UnevenTiming
 
 PARTS = 64
 """Means of tokens are kept to so many parts of one."""

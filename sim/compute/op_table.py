@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from policies.types import NS_PER_S, ModelShape
 from sim.compute.curve import Curve
 from sim.compute.roofline import Roofline, gemm_sizes, small_ns
-from traces.device_tables import DeviceTable, Padding, Part, Timing
-from traces.op_latencies import OpLatencies, Points
+from traces.measured.device_tables import DeviceTable, Padding, Part, Timing
+from traces.measured.op_latencies import OpLatencies, Points
 
 MOST_SEQS = 256
 """Sequences up to which the host's time is written down; it is linear."""

@@ -29,7 +29,7 @@ from sim.compute.attention import Attention
 from sim.compute.curve import Curve
 from sim.compute.grid import Grid
 from sim.compute.routing import uniform
-from traces.layer_profile import LayerProfile
+from traces.measured.layer_profile import LayerProfile
 
 ONCE = ("embedding", "final_layernorm")
 TWICE = ("layernorm",)

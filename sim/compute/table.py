@@ -27,7 +27,7 @@ from statistics import median_low
 
 from policies.types import Work
 from sim.compute.curve import Curve, Point
-from traces.device_tables import DeviceTable, Part, Timing
+from traces.measured.device_tables import DeviceTable, Part, Timing
 
 logger = logging.getLogger(__name__)
 

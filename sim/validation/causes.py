@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.folder import RunTables
+from traces.results.folder import RunTables
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from policies.types import GIB, NS_PER_S
-from traces.folder import RunTables
-from traces.metrics import Figures, summarise
+from traces.results.folder import RunTables
+from traces.results.metrics import Figures, summarise
 
 NS_PER_MS = 10**6
 

@@ -19,9 +19,9 @@ from sim.linear import serve_alone
 from sim.validation.peers import Peers
 from sim.validation.step_time import ProfiledTime
 from sim.validation.watch import Watch
-from traces.layer_profile import LayerProfile
-from traces.server_log import Sample, Served, ServerRun
-from traces.server_settings import FULL, ServerSettings
+from traces.measured.layer_profile import LayerProfile
+from traces.measured.server_log import Sample, Served, ServerRun
+from traces.measured.server_settings import FULL, ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

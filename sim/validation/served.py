@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from sim.validation.compare import SCALES, Compared, Tolerance, Unit
-from traces.metrics import spread
-from traces.server_log import Sample, Served
+from traces.measured.server_log import Sample, Served
+from traces.results.metrics import spread
 
 STATISTICS = ("mean", "p50", "p90", "p99")
 

@@ -12,7 +12,7 @@ from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence
 from policies.view import MemoryView
 from sim.validation.peers import Peers
-from traces.server_log import Sample
+from traces.measured.server_log import Sample
 
 
 class Watch:

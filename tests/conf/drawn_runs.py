@@ -21,7 +21,7 @@ from tests.engine import moe_worlds
 from tests.engine.recorder import Recorder
 from tests.engine.strategies import cases
 from tests.engine.worlds import serve
-from traces.provenance import is_compiled
+from traces.results.provenance import is_compiled
 
 Case = TypeVar("Case")
 

@@ -19,7 +19,7 @@ from conf.carry_out import Place, complete
 from conf.fingerprint import folder_name
 from tests.conf.test_build import built
 from tests.conftest import REPOSITORY
-from traces.folder import is_complete
+from traces.results.folder import is_complete
 
 SWEEP = [
     "+experiment=demo",

@@ -26,8 +26,8 @@ from sim.moe_backend import MoeBackend
 from sim.on_demand import OnDemandExperts
 from sim.staging import StagedExperts, StagingLink
 from tests.engine.recorder import Recorder
-from traces.closed_loop import ClosedLoop
-from traces.sessions import Session, Turn
+from traces.sessions.closed_loop import ClosedLoop
+from traces.sessions.sessions import Session, Turn
 
 PAGE_BYTES = 32
 HBM_BYTES = PAGE_BYTES << 8

@@ -11,7 +11,7 @@ from tests.engine import moe_worlds
 from tests.engine.moe_worlds import MoeSetup
 from tests.engine.strategies import cases, thorough
 from tests.engine.worlds import Setup, serve
-from traces.sessions import Session
+from traces.sessions.sessions import Session
 
 
 @thorough

@@ -10,7 +10,7 @@ from tests.page.runs import run
 from traces.__main__ import COMMANDS
 from traces.cli import dispatch
 from traces.interchange.prometheus import exposition
-from traces.metrics import Spread, summarise
+from traces.results.metrics import Spread, summarise
 
 # Names of vLLM V1: vllm/v1/metrics/loggers.py. Parsed counters have lost their _total.
 NAMES = {

@@ -12,7 +12,7 @@ from conf.cli import Refused
 from tests.conftest import REPOSITORY
 from tests.page.runs import run
 from traces.interchange.server_logs import as_run, read_server_log
-from traces.metrics import summary_of
+from traces.results.metrics import summary_of
 
 # As vllm/benchmarks/serve.py leaves it with --save-result --save-detailed; the third request failed.
 BENCH: dict[str, Any] = {

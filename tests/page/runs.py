@@ -11,9 +11,9 @@ from policies.serving.sequence import State
 from policies.types import GIB
 from tests.results.scripted import NO_SCHEDULER, decide, info, sequence, use
 from traces.claims import Result
-from traces.folder import RunTables, read_run
-from traces.metrics import summarise
-from traces.results import RunWriter
+from traces.results.folder import RunTables, read_run
+from traces.results.metrics import summarise
+from traces.results.results import RunWriter
 
 CONFIG = {"policy": {"mirage": {"max_remapped_fraction": 0.5}}, "seed": 7}
 

@@ -9,10 +9,10 @@ from policies.decision import Reason
 from policies.view import Ask
 from tests.page.runs import run
 from tests.results.scripted import decide, info
-from traces.changes import Change, in_words, what, why
-from traces.folder import read_run
 from traces.page.log import MOST_LINES, log_of
-from traces.results import RunWriter
+from traces.results.changes import Change, in_words, what, why
+from traces.results.folder import read_run
+from traces.results.results import RunWriter
 
 
 def test_a_log_says_what_changed_and_why_and_joins_what_follows_closely(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from policies.types import GIB
 from tests.page.runs import compared, run
 from tests.results.scripted import info, use
-from traces.folder import RunTables, read_run
-from traces.hbm_plot import held, spans
 from traces.page.cautions import cautions
 from traces.page.figures import MOST_POINTS, hbm_figure
 from traces.page.page import MOST_IN_DETAIL, page, write_page
-from traces.results import RunWriter
+from traces.plots.hbm import held, spans
+from traces.results.folder import RunTables, read_run
+from traces.results.results import RunWriter
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from conf.paper.catalog import entry_from
 from conf.paper.score import Scored, Told, change_error, score
 from traces.claims import Result
-from traces.folder import ModelInfo, RunInfo
-from traces.metrics import Figures, Spread, Summary
+from traces.results.folder import ModelInfo, RunInfo
+from traces.results.metrics import Figures, Spread, Summary
 
 NO_SPREAD = Spread(n=0, mean_ns=None, p50_ns=None, p90_ns=None, p99_ns=None, p999_ns=None)
 

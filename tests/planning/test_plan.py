@@ -20,7 +20,7 @@ from conf.planning.systems import configuration, families
 from policies.types import NS_PER_S
 from sim.__main__ import COMMANDS
 from tests.traces.burstiness import write_azure
-from traces.folder import read_run
+from traces.results.folder import read_run
 
 SMALL = ["--seeds", "2", "--requests", "80", "--jobs", "1", "--precision", "0.1", "--slo-ttft", "300ms"]
 ONE = ["--models", "opt_13b", "--hardware", "h100_sxm", "--rate", "2", "--lengths", "300:60", *SMALL]

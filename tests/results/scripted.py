@@ -15,8 +15,8 @@ from policies.serving.scheduler import Scheduler
 from policies.serving.sequence import Sequence, State
 from policies.types import GIB, NS_PER_S, HardwareProfile, LinkProfile, ModelShape, Request, Work
 from policies.view import Ask, MemoryView, ModelView
-from traces.folder import ModelInfo, RunInfo
-from traces.results import RunWriter
+from traces.results.folder import ModelInfo, RunInfo
+from traces.results.results import RunWriter
 
 TABLES = ("requests", "steps", "decisions", "memory", "gaps")
 NO_SCHEDULER = cast("Scheduler", None)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from policies.journal import GapCause
 from policies.serving.sequence import State
 from tests.results.scripted import NO_SCHEDULER, batch, info, report, sequence
-from traces.arrays import labels_of, table_of, values_in
-from traces.feed import MOST_WAITING, Worker
-from traces.gaps import increasing
-from traces.results import RunWriter
-from traces.rows import Column, Kind, label
-from traces.steps import StepRuns, each_step
+from traces.results.arrays import labels_of, table_of, values_in
+from traces.results.feed import MOST_WAITING, Worker
+from traces.results.gaps import increasing
+from traces.results.results import RunWriter
+from traces.results.rows import Column, Kind, label
+from traces.results.steps import StepRuns, each_step
 
 INT64 = st.integers(-(2**62), 2**62 - 1)
 SUBMISSIONS = st.lists(
@@ -137,8 +137,8 @@ def test_results_are_kept_and_summed_up_without_pandas(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from tests.results.scripted import info
-from traces.metrics import write_summary
-from traces.results import RunWriter
+from traces.results.metrics import write_summary
+from traces.results.results import RunWriter
 
 write_summary(Path({str(tmp_path)!r}))
 with RunWriter(Path({str(tmp_path / "again")!r}), info()):

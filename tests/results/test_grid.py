@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.results.scripted import info
-from traces.folder import RunInfo
-from traces.grid import differences, named, short_keys
+from traces.results.folder import RunInfo
+from traces.results.grid import differences, named, short_keys
 
 NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(".".join)
 

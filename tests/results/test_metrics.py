@@ -11,9 +11,9 @@ from policies.journal import GapCause
 from policies.serving.sequence import State
 from policies.types import GIB, NS_PER_S
 from tests.results.scripted import NO_SCHEDULER, batch, decide, info, report, sequence, use
-from traces.folder import RunTables, read_run
-from traces.metrics import Summary, quantiles, read_summary, spread, summarise, write_summary
-from traces.results import RunWriter
+from traces.results.folder import RunTables, read_run
+from traces.results.metrics import Summary, quantiles, read_summary, spread, summarise, write_summary
+from traces.results.results import RunWriter
 
 WEIGHTED = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30)), min_size=1, max_size=20)
 

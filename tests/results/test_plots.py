@@ -10,12 +10,12 @@ from policies.journal import GapCause
 from policies.types import GIB
 from tests.results.scripted import NO_SCHEDULER, info, sequence, use
 from traces.claims import Result
-from traces.folder import RunTables, read_run
-from traces.hbm_plot import hbm
-from traces.metrics import Summary, summarise
-from traces.plots import latencies
-from traces.results import RunWriter
-from traces.sweep_plot import against_rate, against_setting, numeric_keys
+from traces.plots.hbm import hbm
+from traces.plots.latencies import latencies
+from traces.plots.sweep import against_rate, against_setting, numeric_keys
+from traces.results.folder import RunTables, read_run
+from traces.results.metrics import Summary, summarise
+from traces.results.results import RunWriter
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

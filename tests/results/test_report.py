@@ -11,8 +11,8 @@ from conf.outcome import paper_claims
 from policies.types import GIB
 from tests.results.scripted import info
 from traces.claims import Claim, Result, findings
-from traces.metrics import Figures, Spread, Summary
 from traces.report import by_model, causes, change, claims_beside_ours, comparison, number, report
+from traces.results.metrics import Figures, Spread, Summary
 
 MS, S = 10**6, 10**9
 NOTHING = Spread(n=0, mean_ns=None, p50_ns=None, p90_ns=None, p99_ns=None, p999_ns=None)

@@ -27,11 +27,11 @@ from tests.results.scripted import (
     sequence,
     use,
 )
-from traces.folder import read_run
-from traces.provenance import commit
-from traces.results import RunWriter
-from traces.rows import ROW_TYPES, MemoryRow, columns_of
-from traces.tables import ints, present, texts
+from traces.results.folder import read_run
+from traces.results.provenance import commit
+from traces.results.results import RunWriter
+from traces.results.rows import ROW_TYPES, MemoryRow, columns_of
+from traces.results.tables import ints, present, texts
 
 
 def script(folder: Path, *, rows_per_part: int = 100, at_once: bool = True) -> None:

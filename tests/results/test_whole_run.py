@@ -11,9 +11,9 @@ from conf.app import app as _  # noqa: F401  # the import registers the schema
 from conf.build import build
 from conf.carry_out import carry_out
 from tests.results.scripted import bytes_of_tables
-from traces.folder import RunTables, read_run
-from traces.metrics import summarise
-from traces.tables import ints, present
+from traces.results.folder import RunTables, read_run
+from traces.results.metrics import summarise
+from traces.results.tables import ints, present
 
 
 def run(folder: Path, system: str, *overrides: str) -> Path:

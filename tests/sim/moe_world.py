@@ -29,8 +29,8 @@ from policies.view import MemoryView
 from sim.moe_factory import open_moe_backend
 from tests.sim.test_moe_model_files import read
 from tests.sim.test_moe_roofline import read_ranks
-from traces.closed_loop import ClosedLoop
-from traces.sessions import Session
+from traces.sessions.closed_loop import ClosedLoop
+from traces.sessions.sessions import Session
 
 CONF = Path(__file__).parents[2] / "conf"
 SHARE = 0.9

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from policies.types import ModelShape, Work
 from sim.compute.base import ComputeModel
 from sim.compute.fit import decode, prefill
-from traces.device_tables import DeviceTable, Padding, Part, Timing
+from traces.measured.device_tables import DeviceTable, Padding, Part, Timing
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (16, 128, 512, 2048)

@@ -15,8 +15,8 @@ from policies.recompute import Recompute
 from policies.types import MIB
 from policies.vamp import Vamp
 from tests.sim.moe_world import SERVING, Served, serve
-from traces.closed_loop import equal_sessions
-from traces.sessions import Session
+from traces.sessions.closed_loop import equal_sessions
+from traces.sessions.sessions import Session
 
 KV_MIB = 700  # 109 blocks of 544 tokens: room for the first two turns of six sessions
 

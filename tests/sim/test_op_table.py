@@ -20,8 +20,8 @@ from conf.roofline_error import main, rows
 from policies.types import ModelShape, Work
 from sim.compute.op_table import op_table
 from sim.compute.table import TableModel
-from traces import op_latencies
-from traces.op_latencies import OpLatencies
+from traces.measured import op_latencies
+from traces.measured.op_latencies import OpLatencies
 
 MACHINE = read_machine(CATALOGUE.parent / "hardware" / "h100_sxm.yaml")
 

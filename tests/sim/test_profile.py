@@ -22,7 +22,7 @@ from tests.sim.servers import (
     prompt_us,
     write_profile,
 )
-from traces.layer_profile import AttentionTiming, LayerProfile, UnevenTiming, read_layer_profile
+from traces.measured.layer_profile import AttentionTiming, LayerProfile, UnevenTiming, read_layer_profile
 
 CONF = Path(__file__).parents[2] / "conf"
 REAL = Path(__file__).parents[3] / "shared" / "data" / "groundtruth" / "rtx4090_llama31_8b" / "layer_profile"

@@ -16,7 +16,7 @@ from sim.compute.fit import decode, prefill
 from sim.compute.roofline import ModelRoofline
 from sim.compute.table import TableModel
 from tests.sim.tables import BEHIND, BUCKETS, CONTEXTS, PROMPTS, behind, prompts, sampled_from, timing
-from traces.device_tables import Padding, Part, read_table, write_table
+from traces.measured.device_tables import Padding, Part, read_table, write_table
 
 OPT_13B = read_shape("opt_13b")
 H200 = ModelRoofline(read_machine(Path(__file__).parents[2] / "conf" / "hardware" / "h200_pcie.yaml"), OPT_13B)

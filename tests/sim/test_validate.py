@@ -19,9 +19,9 @@ from sim.compute.roofline import ModelRoofline
 from sim.validation.causes import causes
 from sim.validation.compare import METRICS, TOLERANCES, Tolerance, compare
 from tests.sim.tables import sampled_from
-from traces.device_tables import write_table
-from traces.folder import read_run
-from traces.recorded import recorded
+from traces.measured.device_tables import write_table
+from traces.results.folder import read_run
+from traces.workload.recorded import recorded
 
 CONF = Path(__file__).parents[2] / "conf"
 SLOW_HOST = "hardware.roofline.host_scale=2"

@@ -27,8 +27,8 @@ from tests.sim.servers import (
     write_run,
     write_trace,
 )
-from traces.layer_profile import read_layer_profile
-from traces.server_log import read_server_run
+from traces.measured.layer_profile import read_layer_profile
+from traces.measured.server_log import read_server_run
 
 GROUND = Path(__file__).parents[3] / "shared" / "data" / "groundtruth" / "rtx4090_llama31_8b"
 

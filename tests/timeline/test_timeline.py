@@ -15,8 +15,8 @@ from tests.conf.test_build import built
 from tests.page.runs import run as scripted
 from traces.__main__ import COMMANDS
 from traces.cli import dispatch
-from traces.copies import copies_of
-from traces.folder import RunTables, read_run
+from traces.results.copies import copies_of
+from traces.results.folder import RunTables, read_run
 from traces.timeline import write
 from traces.timeline.timeline import Window, default_window, events
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from policies.types import NS_PER_S
 from tests.traces.burstiness import cv, idc, write_azure
-from traces.arrivals import ModulatedPoisson, busiest_window, compress, modulated_poisson, poisson, thin
 from traces.formats import read_trace
-from traces.replay import measure
-from traces.sources import ArrivalSettings, Scaling, load_fit, source_of
+from traces.workload.arrivals import ModulatedPoisson, busiest_window, compress, modulated_poisson, poisson, thin
+from traces.workload.replay import measure
+from traces.workload.sources import ArrivalSettings, Scaling, load_fit, source_of
 
 HOUR_S = 3436  # the length of the Azure code trace
 

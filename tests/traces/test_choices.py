@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 from omegaconf import OmegaConf
 
-from traces.lengths import LengthSettings
-from traces.sources import ArrivalSettings
+from traces.workload.lengths import LengthSettings
+from traces.workload.sources import ArrivalSettings
 
 
 @pytest.mark.parametrize(

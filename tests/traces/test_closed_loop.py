@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.types import Arrival
-from traces.closed_loop import ClosedLoop, equal_sessions
-from traces.sessions import Session, Turn
+from traces.sessions.closed_loop import ClosedLoop, equal_sessions
+from traces.sessions.sessions import Session, Turn
 
 ANSWER_NS = 7
 

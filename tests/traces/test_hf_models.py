@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from conf.models import catalogue, named
 from policies.moe import MoeShape
 from policies.types import GIB, ModelShape
-from traces.context import context_tokens
 from traces.hf.architectures import ARCHITECTURES
 from traces.hf.model import model_of
+from traces.workload.context import context_tokens
 
 transformers: Any = pytest.importorskip("transformers", reason="needs the extra executor-tests")
 torch: Any = pytest.importorskip("torch", reason="needs the extra executor-tests")

@@ -22,8 +22,8 @@ from traces.inspect.inspection import Inspection
 from traces.inspect.oddities import ODDITIES
 from traces.inspect.prefixes import BlockCache, blocks_of
 from traces.inspect.report import report, text
-from traces.replay import measure
-from traces.sessions import read_sessions
+from traces.sessions.sessions import read_sessions
+from traces.workload.replay import measure
 from traces.writing.convert import converted
 
 

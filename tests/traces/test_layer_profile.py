@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.sim.servers import write_csv, write_profile
-from traces.layer_profile import AttentionTiming, ExpertTiming, UnevenTiming, is_layer_profile, read_layer_profile
+from traces.measured.layer_profile import (
+    AttentionTiming,
+    ExpertTiming,
+    UnevenTiming,
+    is_layer_profile,
+    read_layer_profile,
+)
 
 
 @pytest.fixture

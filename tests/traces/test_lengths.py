@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.lengths import LengthSettings, QuantileTable, lengths_of, load_tables, pairs
+from traces.workload.lengths import LengthSettings, QuantileTable, lengths_of, load_tables, pairs
 
 N = 40_000
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.limits import Limits
+from traces.workload.limits import Limits
 
 
 @given(

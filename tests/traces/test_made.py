@@ -8,12 +8,12 @@ import pytest
 
 from policies.types import NS_PER_S
 from tests.traces.burstiness import cv, idc, write_azure
-from traces.block_gamma import BlockGamma, block_gamma
-from traces.dataset import drawn_pairs, load_pairs
-from traces.lengths import LengthSettings
-from traces.made_sessions import LognormalMixture, load_session_fit, session_fits
-from traces.renewal import gamma
-from traces.sources import ArrivalSettings, BlockGammaSource, source_of
+from traces.sessions.made import LognormalMixture, load_session_fit, session_fits
+from traces.workload.block_gamma import BlockGamma, block_gamma
+from traces.workload.dataset import drawn_pairs, load_pairs
+from traces.workload.lengths import LengthSettings
+from traces.workload.renewal import gamma
+from traces.workload.sources import ArrivalSettings, BlockGammaSource, source_of
 from traces.writing.make import made
 
 

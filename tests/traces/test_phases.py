@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.types import NS_PER_S
-from traces.phases import Phases
+from traces.workload.phases import Phases
 
 phases = st.integers(1, 4).flatmap(
     lambda n: st.builds(

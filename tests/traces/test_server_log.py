@@ -7,8 +7,8 @@ import pytest
 
 from policies.types import NS_PER_S
 from tests.sim.servers import logged, meta, write_csv, write_run, write_trace
-from traces.server_log import Sample, read_server_run
-from traces.server_settings import FULL, NO_GRAPHS, PIECEWISE, read_settings
+from traces.measured.server_log import Sample, read_server_run
+from traces.measured.server_settings import FULL, NO_GRAPHS, PIECEWISE, read_settings
 
 GROUND = Path(__file__).parents[3] / "shared" / "data" / "groundtruth" / "rtx4090_llama31_8b"
 LINES = [logged(0, 32, 3, 1.5, 1.6, 1.8), logged(1, 16, 1, 2.5, 2.75, 2.75)]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traces.session_metrics import by_turn, figures_of
-from traces.session_settings import SessionSettings
-from traces.session_turns import Turns, turns_of
+from traces.sessions.metrics import by_turn, figures_of
+from traces.sessions.settings import SessionSettings
+from traces.sessions.turns import Turns, turns_of
 
 S = 10**9
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from traces.session_settings import SessionSettings
-from traces.session_workload import SessionWorkload
+from traces.sessions.settings import SessionSettings
+from traces.sessions.workload import SessionWorkload
 
 FOLDER = Path(__file__).parents[2] / "conf" / "sessions"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.types import NS_PER_S, Request
 from traces.formats import Pieces
-from traces.sessions import Session, prompt_of, read_sessions
+from traces.sessions.sessions import Session, prompt_of, read_sessions
 
 MS = 10**6
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from policies.types import NS_PER_S, Arrival, ModelShape
 from tests.traces.burstiness import write_azure
-from traces.lengths import LengthSettings
-from traces.sources import ArrivalSettings
-from traces.streams import Purpose, random_stream
-from traces.workload import Workload, WorkloadSettings, workload
+from traces.workload.lengths import LengthSettings
+from traces.workload.sources import ArrivalSettings
+from traces.workload.streams import Purpose, random_stream
+from traces.workload.workload import Workload, WorkloadSettings, workload
 
 SHAREGPT = LengthSettings(kind="table", table="sharegpt_opt_le2048", spearman=0.214)
 POISSON = ArrivalSettings(kind="poisson", rate=20.0)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traces.cli import Parser
-from traces.context import context_tokens
 from traces.formats.values import UNITS_NS
 from traces.inspect.inspection import Inspection
 from traces.inspect.report import report, text
+from traces.workload.context import context_tokens
 
 
 def main(arguments: Sequence[str]) -> int:

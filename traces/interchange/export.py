@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traces.cli import Parser
-from traces.folder import read_run
 from traces.interchange.prometheus import exposition
+from traces.results.folder import read_run
 
 
 def main(arguments: Sequence[str]) -> int:

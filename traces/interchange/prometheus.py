@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policies.types import NS_PER_S
-from traces.folder import RunTables
+from traces.results.folder import RunTables
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from prometheus_client.core import Metric
 
-    from traces.tables import Columns
+    from traces.results.tables import Columns
 
     Numbers = npt.NDArray[np.int64]
 

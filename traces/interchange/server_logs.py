@@ -25,10 +25,10 @@ import numpy as np
 from policies.journal import GapCause
 from policies.serving.sequence import State
 from policies.types import NS_PER_S
-from traces.folder import SCHEMA_VERSION, ModelInfo, RunInfo, RunTables, read_run, write_json
-from traces.metrics import Summary, spread, summarise
-from traces.rows import ROW_TYPES, TableName, columns_of
-from traces.tables import TableWriter
+from traces.results.folder import SCHEMA_VERSION, ModelInfo, RunInfo, RunTables, read_run, write_json
+from traces.results.metrics import Summary, spread, summarise
+from traces.results.rows import ROW_TYPES, TableName, columns_of
+from traces.results.tables import TableWriter
 
 NS_PER: Mapping[str, int] = {"ns": 1, "us": 1000, "ms": 10**6, "s": NS_PER_S, "sec": NS_PER_S}
 """Units as aiperf writes them."""
@@ -156,7 +156,7 @@ def _summary(run: RunTables, *, has_gaps: bool) -> Summary:
 
 
 def _row(number: int, served: Served, first_ns: int) -> tuple[object, ...]:
-    """The columns of ``traces.rows.RequestRow``, in their order; what a log does not tell is absent, or none at all."""
+    """The columns of ``RequestRow``, in their order; what a log does not tell is absent, or none at all."""
     arrival_ns = served.arrival_ns - first_ns
     told: dict[str, object] = {
         "request_id": number,
@@ -259,7 +259,7 @@ def _aiperf_request(record: Mapping[str, Any]) -> Served:
 
 
 def _of_servingsim(records: Sequence[Mapping[str, Any]]) -> ServerLog:
-    # Arrivals are on the wall clock, all else on the engine's: see traces/server_log.py.
+    # Arrivals are on the wall clock, all else on the engine's: see traces/measured/server_log.py.
     apart_s = min(each["queued_ts"] - each["arrival_time"] for each in records)
     requests = tuple(_servingsim_request(each, each["arrival_time"] + apart_s) for each in records)
     return ServerLog(program="LLMServingSim bench", model="unknown", rate_per_s=None, requests=requests)

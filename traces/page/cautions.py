@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from traces.claims import Result
-from traces.folder import RunTables, read_json
+from traces.results.folder import RunTables, read_json
 
 LEAST_FOR_P99 = 100
-"""Of fewer values the P99 is the largest of them, by its definition in ``traces/metrics.py``."""
+"""Of fewer values the P99 is the largest of them, by its definition in ``traces/results/metrics.py``."""
 
 
 def cautions(runs: Sequence[tuple[Result, RunTables]]) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Literal
 
 from policies.journal import GapCause
 from policies.types import GIB, NS_PER_S
-from traces.changes import in_words
 from traces.claims import Result
-from traces.metrics import Figures
 from traces.report import change, number
+from traces.results.changes import in_words
+from traces.results.metrics import Figures
 
 NS_PER_MS = 10**6
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from policies.types import NS_PER_S
 from traces.claims import Result
-from traces.folder import RunTables
-from traces.hbm_plot import draw_uses, means
-from traces.metrics import quantiles
 from traces.page.svg import svg_of
-from traces.plots import LATENCIES, MARKS, Latency, draw_tail, label_shares
+from traces.plots.hbm import draw_uses, means
+from traces.plots.latencies import LATENCIES, MARKS, Latency, draw_tail, label_shares
+from traces.plots.style import Line, plain_ticks
+from traces.plots.sweep import PANELS, Axis, Panel, draw_panel
 from traces.report import number
-from traces.style import Line, plain_ticks
-from traces.sweep_plot import PANELS, Axis, Panel, draw_panel
+from traces.results.folder import RunTables
+from traces.results.metrics import quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ from policies.decision import Reason
 from policies.remap.how_many import hard_cap
 from policies.types import NS_PER_S
 from policies.view import Ask
-from traces.changes import Change, changes_of, in_words, what, why
-from traces.folder import RunInfo, RunTables
+from traces.results.changes import Change, changes_of, in_words, what, why
+from traces.results.folder import RunInfo, RunTables
 
 MOST_LINES = 200
 """Of a log; of a longer one the first and the last half of them are shown. Ours: some screens."""

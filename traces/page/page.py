@@ -12,21 +12,21 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from traces.claims import Claim, Result
-from traces.folder import RunInfo, RunTables, read_json
-from traces.hbm_plot import OWNERS, REST
 from traces.page.cautions import cautions
 from traces.page.cells import CAUSES, COLUMNS, DEFINITIONS, Row, answers, by_model, by_system, causes, causes_in_words
 from traces.page.figures import MOST_POINTS, Figure, against, hbm_figure, latency_figures, live_requests
 from traces.page.log import Log, log_of
+from traces.plots.hbm import OWNERS, REST
+from traces.plots.style import Line, lines
+from traces.plots.sweep import along_rate, along_setting, numeric_keys, rows_of
 from traces.report import claims_beside_ours
-from traces.style import Line, lines
-from traces.sweep_plot import along_rate, along_setting, numeric_keys, rows_of
+from traces.results.folder import RunInfo, RunTables, read_json
 
 MOST_IN_DETAIL = 24
 """Runs of which a page shows figures and decisions; of more the first, so that it stays below 3 MB."""
 
 DASHES: Mapping[str, str] = {"-": "", "--": "5 2", "-.": "6 2 1.5 2", ":": "1.5 2"}
-"""As SVG writes them, of the dashes that ``traces.style`` gives."""
+"""As SVG writes them, of the dashes that ``traces.plots.style`` gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

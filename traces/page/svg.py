@@ -10,7 +10,7 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from traces.style import STYLE
+from traces.plots.style import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

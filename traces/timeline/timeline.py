@@ -22,14 +22,14 @@ import numpy as np
 from policies.decision import Reason
 from policies.types import GIB, NS_PER_S
 from policies.view import Ask
-from traces.changes import Change, changes_of, in_words, what, why
-from traces.copies import CopyMade, copies_of
-from traces.folder import RunTables
-from traces.hbm_plot import OWNERS
+from traces.plots.hbm import OWNERS
+from traces.results.changes import Change, changes_of, in_words, what, why
+from traces.results.copies import CopyMade, copies_of
+from traces.results.folder import RunTables
 from traces.timeline.events import Event, Lane, counter, flow, instant, process, slice_of, thread
 
 if TYPE_CHECKING:
-    from traces.rows import TableName
+    from traces.results.rows import TableName
 
 LONG_S = 10.0
 """Ours: length of a window that nobody named."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from policies.types import NS_PER_S
 from traces.cli import Parser
-from traces.copies import has_copies
-from traces.folder import RunTables, read_run
+from traces.results.copies import has_copies
+from traces.results.folder import RunTables, read_run
 from traces.timeline.timeline import Window, default_window, events
 
 NAME = "timeline.json.gz"

@@ -14,7 +14,7 @@ from traces.cli import Parser
 from traces.formats import Entry, detect, externally_sorted, read_entries
 from traces.formats.records import OnFault, ignored
 from traces.formats.values import UNITS_NS
-from traces.sessions import think_ns
+from traces.sessions.sessions import think_ns
 from traces.writing.canonical import Line, require_writable, write
 
 

@@ -11,12 +11,12 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 from policies.types import NS_PER_S
-from traces.arrivals import compress
 from traces.cli import Parser
-from traces.lengths import LengthSettings, length_tables, lengths_of
-from traces.made_sessions import load_session_fit, session_fits
-from traces.sources import ArrivalSettings, fits, source_of
-from traces.streams import random_stream
+from traces.sessions.made import load_session_fit, session_fits
+from traces.workload.arrivals import compress
+from traces.workload.lengths import LengthSettings, length_tables, lengths_of
+from traces.workload.sources import ArrivalSettings, fits, source_of
+from traces.workload.streams import random_stream
 from traces.writing.canonical import Line, require_writable, write
 
 PROCESSES = ("poisson", "gamma")

@@ -32,8 +32,8 @@ from policies.vamp import Vamp
 from tests.engine.recorder import Recorder
 from tests.executor.moe.stage import PAGES, World, shape_of
 from tests.executor.vmm.worlds import open_cuda
-from traces.closed_loop import ClosedLoop
-from traces.sessions import Session
+from traces.sessions.closed_loop import ClosedLoop
+from traces.sessions.sessions import Session
 
 SERVING = Serving(
     scheduler="vllm_v1",

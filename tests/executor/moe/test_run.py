@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from traces.folder import RunTables, read_json, read_run
+from traces.results.folder import RunTables, read_json, read_run
 
 COMMAND = [sys.executable, "-m", "executor", "run", "+experiment=exec_vamp_tiny"]
 

@@ -15,8 +15,8 @@ from policies.recompute import Recompute
 from tests.executor.moe.serve import LENDS_FREELY, SERVING, Asked, Served, Setting, Stage, open_stage, serve
 from tests.executor.moe.stage import World
 from tests.executor.vmm.worlds import open_cuda
-from traces.closed_loop import equal_sessions
-from traces.sessions import Session
+from traces.sessions.closed_loop import equal_sessions
+from traces.sessions.sessions import Session
 
 WORLDS = [pytest.param("memfd", id="memfd"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)]
 

@@ -26,7 +26,7 @@ from executor.transfer.streams import HostStreams
 from sim.compute.fit import decode, prefill
 from sim.compute.roofline import ModelRoofline
 from sim.compute.table import TableModel
-from traces.device_tables import DeviceTable, Part, read_table
+from traces.measured.device_tables import DeviceTable, Part, read_table
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -121,7 +121,7 @@ def test_a_simulation_runs_with_the_profile(measured: Path, tmp_path: Path) -> N
     from conf.app import app as _  # noqa: F401  # the import registers the schema
     from conf.build import build
     from conf.carry_out import carry_out
-    from traces.metrics import summary_of
+    from traces.results.metrics import summary_of
 
     tables = f"compute_tables={measured / 'tables' / 'here'}"
     overrides = ["+experiment=exec_tiny", "backend=sim", "compute=table", tables, "compare=[mirage]"]

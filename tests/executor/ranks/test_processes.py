@@ -33,7 +33,7 @@ from tests.executor.backend.stage import (
     open_stage,
     plan_of,
 )
-from traces.folder import read_json, read_run
+from traces.results.folder import read_json, read_run
 
 COMMAND = [
     *(sys.executable, "-m", "executor", "run", "+experiment=exec_tiny", "backend.ranks=2", "compare=[mirage]"),

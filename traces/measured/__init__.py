@@ -1,0 +1,1 @@
+"""What real devices and servers did: latencies of operations and layers, logs of requests."""

@@ -1,0 +1,1 @@
+"""Figures of runs: latencies, sweeps, who holds HBM, and the papers' forms."""

@@ -1,0 +1,1 @@
+"""What a run leaves: its folder of tables, written while it runs and read afterwards, and the figures from them."""

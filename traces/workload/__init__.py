@@ -1,0 +1,1 @@
+"""What a run serves: when requests arrive, how long they are, and which model they are for."""
