@@ -167,4 +167,8 @@ def _build(build: Path, files: Sequence[str]) -> None:
         (scratch / "mypy.ini").write_text(MYPY, encoding="utf-8")
         command = [sys.executable, "setup.py", "-q", "build_ext", "--parallel", "2", "--build-lib", str(made)]
         subprocess.run(command, cwd=scratch, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        made.rename(build)
+        try:
+            made.rename(build)
+        except OSError:
+            if not build.is_dir():  # else someone else compiled the same sources meanwhile
+                raise
