@@ -17,9 +17,11 @@ from traces.sessions.sessions import Session, read_sessions
 from traces.workload.settings import refuse_unused, require_choice, require_positive
 from traces.workload.streams import random_stream
 
+SCALES = ("first_scale", "added_scale", "output_scale", "think_scale")
+
 USES = {
     "equal": ("n_turns", "first_tokens", "added_tokens", "output_tokens", "think_s"),
-    "fit": ("fit", "least_turns", "most_turns", "total_turns", "added_scale", "output_scale", "think_scale"),
+    "fit": ("fit", "drawn_by", "least_turns", "most_turns", "total_turns", *SCALES),
     "file": ("path",),
 }
 """Settings that each kind reads, besides those of all."""
@@ -43,10 +45,12 @@ class SessionSettings:
             from the ``warm_up_turns``-th finish to the first end of a session after all have been started (VAMP VI-A).
         n_turns, first_tokens, added_tokens, output_tokens, think_s: of ``equal``: see ``equal_sessions``.
         fit: of ``fit``: a name in ``traces/fits/sessions.json``.
+        drawn_by: of ``fit``: the seed of the sessions whatever the run's own is, as if they were one recorded trace;
+            ``None``: the run's.
         least_turns, most_turns: of ``fit``: turns are as likely to be any number in between, instead of the fit's own.
         total_turns: these are moved by one here and there until they sum to this.
-        added_scale, output_scale, think_scale: of ``fit``: so many times the tokens that a turn adds and those of its
-            answer, and so many times the thinking.
+        first_scale, added_scale, output_scale, think_scale: of ``fit``: so many times the tokens of the first prompt,
+            those that a turn adds and those of its answer, and so many times the thinking.
         path: of ``file``: a trace with sessions.
 
     Raises:
@@ -66,9 +70,11 @@ class SessionSettings:
     output_tokens: int | None = None
     think_s: float | None = None
     fit: str | None = None
+    drawn_by: int | None = None
     least_turns: int | None = None
     most_turns: int | None = None
     total_turns: int | None = None
+    first_scale: float = 1.0
     added_scale: float = 1.0
     output_scale: float = 1.0
     think_scale: float = 1.0
@@ -81,7 +87,7 @@ class SessionSettings:
         refuse_unused("sessions", self, "kind", (*OF_ALL, *USES[self.kind]))
         for name, unit in (("n_sessions", "sessions"), ("n_at_once", "sessions"), ("window_s", "s")):
             require_positive(f"sessions.{name}", getattr(self, name), unit)
-        for name in ("added_scale", "output_scale", "think_scale"):
+        for name in SCALES:
             require_positive(f"sessions.{name}", getattr(self, name), "times")
         needed = {"equal": USES["equal"], "fit": ("fit",), "file": ("path",)}[self.kind]
         for name in needed:
@@ -114,7 +120,8 @@ class SessionSettings:
                 assert self.path is not None
                 return islice(read_sessions(Path(self.path)), self.n_sessions)
             case "fit":
-                return islice(self._drawn(random_stream(seed, "lengths")), self.n_sessions)
+                drawn_by = seed if self.drawn_by is None else self.drawn_by
+                return islice(self._drawn(random_stream(drawn_by, "lengths")), self.n_sessions)
             case _:
                 return self._equal()
 
@@ -145,6 +152,7 @@ class SessionSettings:
         fit = load_session_fit(self.fit)
         fit = replace(
             fit,
+            first_tokens=fit.first_tokens.scaled(self.first_scale),
             added_tokens=fit.added_tokens.scaled(self.added_scale),
             output_tokens=fit.output_tokens.scaled(self.output_scale),
             think_ms=fit.think_ms.scaled(self.think_scale),
