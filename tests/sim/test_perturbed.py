@@ -19,13 +19,13 @@ class TwoKinds:
         )
     )
 
-    def layers(self, work: Work) -> list[LayerTimes]:
+    def layers(self, _: Work) -> list[LayerTimes]:
         return [self.kinds[0], self.kinds[1], self.kinds[0]]
 
-    def head_ns(self, work: Work) -> int:
+    def head_ns(self, _: Work) -> int:
         return 7
 
-    def host_ns(self, work: Work) -> int:
+    def host_ns(self, _: Work) -> int:
         return 9
 
 

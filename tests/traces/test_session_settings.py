@@ -47,6 +47,12 @@ def test_a_replay_has_the_same_sessions_under_every_seed() -> None:
     assert list(read("swe_replay", drawn_by=1).sessions(1)) != list(read("swe_replay").sessions(1))
 
 
+def test_sessions_begin_evenly_within_a_time_if_it_is_given() -> None:
+    starts = [session.start_ns for session in read("lmcache", n_sessions=4, start_within_s=2.0).sessions(0)]
+    assert starts == [0, 500_000_000, 1_000_000_000, 1_500_000_000]
+    assert {session.start_ns for session in read("in_house_h100", n_sessions=3).sessions(0)} == {None}
+
+
 def test_first_prompts_are_scaled_by_themselves() -> None:
     plain, scaled = (list(read("swe_replay", first_scale=scale).sessions(0)) for scale in (1.0, 2.0))
     for before, after in zip(plain, scaled, strict=True):
