@@ -145,8 +145,8 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
         HOUR,
         (
             Assumption(kind="as it is", text="the common assumptions"),
-            Assumption(kind="starts", text="all at once", overrides=_all(f"{LMCACHE}.start_within_s=null")),
-            Assumption(kind="starts", text="evenly over the hour", overrides=_all(f"{LMCACHE}.start_within_s=3600")),
+            Assumption(kind="starts", text="evenly over 150 s", overrides=_all(f"{LMCACHE}.start_within_s=150")),
+            Assumption(kind="starts", text="evenly over 600 s", overrides=_all(f"{LMCACHE}.start_within_s=600")),
             Assumption(kind="added tokens", text="1.5 times the fit's", overrides=_all(f"{LMCACHE}.added_scale=1.5")),
         ),
     ),
