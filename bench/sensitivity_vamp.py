@@ -57,10 +57,10 @@ TWO_H100, FOUR_H200 = "sessions.in_house_h100", "sessions.in_house_h200"
 IN_HOUSE = Load(
     experiments=(
         ("vamp/fig9a", ("grid.sessions={in_house_h100: {n_sessions: [16, 24, 28]}}",)),
-        ("vamp/fig9b", ("grid.sessions={in_house_h200: {n_sessions: [16, 28, 32]}}",)),
-        ("vamp/decisions", ("compare=[vamp_20]",)),
+        ("vamp/fig9b", ("grid.sessions={in_house_h200: {n_sessions: [28, 32]}}",)),
+        ("vamp/decisions", ("compare=[vamp_20]", "grid.sessions={in_house_h200: {n_sessions: [32]}}")),
     ),
-    claims=tuple(f"V{number:03}" for number in (*range(34, 42), *range(43, 48), *range(49, 57))),
+    claims=tuple(f"V{number:03}" for number in (*range(34, 42), *range(43, 48), *range(49, 56))),
 )
 
 
@@ -97,8 +97,8 @@ REPLAY = Load(
     claims=tuple(f"V{number:03}" for number in range(2, 15)),
 )
 HOUR = Load(
-    experiments=(("vamp/lmcache128", ("grid.seed=[0]",)),),
-    claims=("V025", "V026", "V027", "V028", "V030", "V031", "V032", "V033"),
+    experiments=(("vamp/lmcache128", ("grid.seed=[0]", "compare=[recompute,vamp_15]")),),
+    claims=("V025", "V026", "V027", "V028", "V031", "V032"),
 )
 
 SLOW_REDUCE = "mix.experts.ranks.reduce_bytes_per_s=9_450_000_000"
@@ -109,20 +109,13 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
         (
             Assumption(kind="as it is", text="the common assumptions"),
             Assumption(
-                kind="first prompt",
-                text="half of the last context",
-                overrides=_sizes((37_000, 3_145), (127_000, 11_218)),
-            ),
-            Assumption(
                 kind="first prompt", text="85 % of the last context", overrides=_sizes((62_900, 790), (215_900, 3_136))
             ),
             Assumption(kind="thinking", text="5 s", overrides=_each("think_s=5")),
-            Assumption(kind="thinking", text="20 s", overrides=_each("think_s=20")),
             Assumption(kind="starts", text="evenly over 300 s", overrides=_each("start_within_s=300")),
             Assumption(kind="answers", text="100 tokens", overrides=_answers(100)),
             Assumption(kind="answers", text="600 tokens", overrides=_answers(600)),
             Assumption(kind="declared output", text="1024 tokens", overrides=_each("declared_tokens=1024")),
-            Assumption(kind="tokens of a step", text="2048", overrides=_all("serving.max_num_batched_tokens=2048")),
             Assumption(
                 kind="all-reduce over the host", text="9.45 GB/s, 2 x H100 only", overrides=((SLOW_REDUCE,), (), ())
             ),
@@ -133,8 +126,6 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
         (
             Assumption(kind="as it is", text="the common assumptions"),
             Assumption(kind="first prompt", text="as fitted", overrides=_all(f"{SWE}.first_scale=1")),
-            Assumption(kind="added tokens", text="2.5 times the fit's", overrides=_all(f"{SWE}.added_scale=2.5")),
-            Assumption(kind="answers", text="as fitted", overrides=_all(f"{SWE}.output_scale=1")),
             Assumption(kind="answers", text="3 times the fit's", overrides=_all(f"{SWE}.output_scale=3")),
             Assumption(kind="thinking", text="as fitted", overrides=_all(f"{SWE}.think_scale=1")),
             Assumption(kind="thinking", text="30 times the fit's", overrides=_all(f"{SWE}.think_scale=30")),
