@@ -11,13 +11,12 @@ from statistics import fmean
 import torch
 
 from executor.memory.masters import Tier
+from executor.profiling.beside import Beside, beside_copies
 from executor.profiling.grid import Grid
 from executor.profiling.loop import measure_loop
 from executor.profiling.machine import (
-    Beside,
     LinkRates,
     VmmTimes,
-    beside_copies,
     copy_bytes_per_s,
     flops_per_s,
     link_rates,
