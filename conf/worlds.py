@@ -63,14 +63,9 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
         )
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
         raise ValueError(f"backend.world={world} has one device; set parallel.jobs=1")
-    if run.moe is not None:
-        from executor.moe_factory import check_moe
-
-        check_moe(world, _moe_plan(run, run.moe, ledger, lanes))
-        return
     from executor.factory import check
 
-    check(world, _plan(run, ledger, lanes))
+    check(world, _any_plan(run, ledger, lanes))
 
 
 def open_world(
@@ -87,13 +82,9 @@ def open_world(
     world = run.settings.backend.world
     if world == "sim":
         return nullcontext(_simulated(run, copies))
-    if run.moe is not None:
-        from executor.moe_factory import open_moe_backend
-
-        return open_moe_backend(world, _moe_plan(run, run.moe, ledger, lanes))
     from executor.factory import open_backend
 
-    return open_backend(world, _plan(run, ledger, lanes))
+    return open_backend(world, _any_plan(run, ledger, lanes))
 
 
 def device_of(run: Run) -> str:
@@ -182,6 +173,10 @@ def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
     )
 
 
+def _any_plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan | MoePlan:
+    return _plan(run, ledger, lanes) if run.moe is None else _moe_plan(run, run.moe, ledger, lanes)
+
+
 def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
     from executor.plan import plan
 
@@ -217,4 +212,5 @@ def _moe_plan(run: Run, moe: ServedMoe, ledger: Ledger, lanes: Sequence[Lane]) -
         vmm=backend.vmm,
         weights=backend.weights,
         seed=settings.seed,
+        rank_timeout_s=backend.rank_timeout_s,
     )

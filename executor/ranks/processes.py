@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from executor.devices import World
+from executor.moe_plan import MoePlan
 from executor.plan import Plan
 from executor.ranks.commands import Failed, Ready
 from executor.ranks.group import TorchGroup
@@ -39,12 +40,12 @@ class Seat:
 
     rank: int
     world: World
-    plan: Plan
+    plan: Plan | MoePlan
     store: Path
 
 
 @contextmanager
-def lead(world: World, plan: Plan) -> Generator[Leader]:
+def lead(world: World, plan: Plan | MoePlan) -> Generator[Leader]:
     """Start ranks 1, 2, ... and be rank 0; leaving waits for those that were told to stop, and ends the others.
 
     Raises:
@@ -110,7 +111,7 @@ def device_of(world: World, rank: int) -> str:
     return "cpu" if world == "memfd" else f"cuda:{rank}"
 
 
-def _meet(pipes: Leading, store: Path, plan: Plan, device: str) -> TorchGroup:
+def _meet(pipes: Leading, store: Path, plan: Plan | MoePlan, device: str) -> TorchGroup:
     try:
         return TorchGroup(store, 0, plan.n_ranks, device, plan.rank_timeout_s)
     except RuntimeError as failure:
