@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from bench.machine import gpu, machine, write
 from executor.attention.prefill import gather
-from executor.attention.tiling import GROUPED_HEADS, SINGLE_HEADS, UNEVEN_SINGLE_HEADS, Tiling, tiling_for
+from executor.attention.tiling import GROUPED_HEADS, SINGLE_HEADS, SPREAD, Tiling, tiling_for
 from executor.attention.triton_paged import TritonKernels
 from executor.models.spec import DecoderSpec, spec_of
 from executor.models.step import Row, StepInput, compose
@@ -76,7 +76,7 @@ class Measured:
 
 def main() -> None:
     arguments = parse()
-    tilings = list(dict.fromkeys([SINGLE_HEADS, UNEVEN_SINGLE_HEADS, GROUPED_HEADS, *arguments.tilings]))
+    tilings = list(dict.fromkeys([SINGLE_HEADS, SPREAD, GROUPED_HEADS, *arguments.tilings]))
     torch.manual_seed(0)
     pool = torch.empty(POOL_BYTES, dtype=torch.uint8, device="cuda")
     pool.view(torch.float16).normal_()

@@ -43,31 +43,30 @@ class Tiling:
 SINGLE_HEADS = Tiling(tile_tokens=64, n_warps=4)
 """For one query head a KV head."""
 
-UNEVEN_SINGLE_HEADS = Tiling(tile_tokens=64, n_warps=4, n_programs=2112)
-"""The same with more splits, so that a long context does not run on when the others have ended."""
-
 GROUPED_HEADS = Tiling(tile_tokens=32, n_warps=1)
 """For several query heads a KV head."""
 
-UNEVEN_DECODES = {False: (range(9, 65), UNEVEN_SINGLE_HEADS), True: (range(9, 65), SINGLE_HEADS)}
-"""By whether KV heads are shared: at how many sequences uneven contexts are what counts, and the tiling for them.
+SPREAD = Tiling(tile_tokens=64, n_warps=4, spread=4)
+"""For contexts as uneven as a server's: the longest does not run on when the others have ended."""
 
-Measured on an H200 at 16, 32 and 64 sequences of 450 tokens, uneven as a server's (``bench.attention``,
-docs/decisions.md): a layer's attention takes 17 and 8 % less at 16 and 32 of OPT-13b (at 64 both tilings are the same),
-6, 16 and 22 % less at 16, 32 and 64 of Llama-3-8b, which loses 1 to 5 % where all contexts are equal.
+SPREAD_DECODES = {False: range(5, 33), True: range(5, 65)}
+"""By whether KV heads are shared: at how many sequences ``SPREAD`` is the better one.
+
+Measured on an H200 with a mean of 450 tokens, uneven as a server's (docs/measured/h200_attention_uneven.json): beside the
+tilings without a spread a layer's attention takes 13, 4 and 6 % less at 8, 16 and 32 sequences of OPT-13b (at 64 3 %, which
+12 % where all contexts are equal outweigh), 4, 13, 16 and 12 % less at 8 to 64 of Llama-3-8b.
 """
 
 
 def tiling_for(n_heads: int, n_kv_heads: int, n_decodes: int) -> Tiling:
     """Choose the tiling for a model with so many query and KV heads and a step of so many decodes.
 
-    Elsewhere than at ``UNEVEN_DECODES`` each is, over batches of 64 and more and contexts of 1024 and more, within 4 %
+    Elsewhere than at ``SPREAD_DECODES`` each is, over batches of 64 and more and contexts of 1024 and more, within 4 %
     of the best that was measured on an H200 (docs/measured/h200_attention_variants.json).
     """
     shares = n_heads != n_kv_heads
-    uneven, tiling = UNEVEN_DECODES[shares]
-    if n_decodes in uneven:
-        return tiling
+    if n_decodes in SPREAD_DECODES[shares]:
+        return SPREAD
     return GROUPED_HEADS if shares else SINGLE_HEADS
 
 
