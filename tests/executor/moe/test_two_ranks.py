@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -48,7 +49,7 @@ def agrees(stage: Stage, before: Callable[[int], None] | None = None) -> bool:
 
 
 def both(stage: Stage) -> list[int]:
-    """How far experts are lent on each rank."""
+    """How far experts are lent on each rank, once all have done what they were told."""
     assert stage.together is not None
     stage.together.wait()
     return [stage.staged.memory.experts.n_increments, *(other.n_increments for other in stage.together.others)]
@@ -67,6 +68,14 @@ def test_two_ranks_agree_with_one(n_increments: int) -> None:
         stage.move_to(n_increments)
         assert agrees(stage)
         assert both(stage) == [n_increments] * 2
+
+
+def test_ranks_that_hold_the_same_kv_head_agree_with_one() -> None:
+    """Four ranks of two KV heads: ranks 0 and 1 have the first, 2 and 3 the second."""
+    with open_stage(replace(divided(), n_ranks=4)) as stage:
+        stage.move_to(1)
+        assert agrees(stage)
+        assert both(stage) == [1] * 4
 
 
 @every_mode
