@@ -29,6 +29,7 @@ class Link:
 
     Attributes:
         copy_slowdown: measured between two H200s, 0 over PCIe; 0 where it was not measured.
+        prefill_compute_slowdown, prefill_copy_slowdown: in steps with prompts; ``None``: as in other steps.
     """
 
     h2d_bytes_per_s: int
@@ -36,6 +37,8 @@ class Link:
     joint_bytes_per_s: int
     compute_slowdown: float
     copy_slowdown: float = 0.0
+    prefill_compute_slowdown: float | None = None
+    prefill_copy_slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

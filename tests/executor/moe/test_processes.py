@@ -73,7 +73,7 @@ def test_processes_compute_what_one_does_and_the_same_bits_wherever_experts_are(
     if setting.world == "memfd":
         assert all(float(each.max()) < EXACT for each in far)
     else:  # rounding may tip the choice of an expert, and then a row is another one
-        assert float((torch.cat(far) < ROUNDED).float().mean()) > 0.5
+        assert float((torch.cat(far) < ROUNDED).float().mean()) > 0.9
 
 
 def _far(ours: Tensor, one: Tensor) -> Tensor:
