@@ -31,8 +31,8 @@ from bench.machine import gpu, machine, write
 from executor.devices import World, open_driver, open_peer
 from executor.memory.masters import Tier
 from executor.models.step import Row
-from executor.profiling.grid import QUICK, WHOLE
 from executor.profiling.contention import Contention, Turn, of_turns, turns
+from executor.profiling.grid import QUICK, WHOLE
 from executor.profiling.machine import LinkRates, fetch_ns, link_rates
 from executor.profiling.specimen import Specimen, specimen
 from executor.profiling.steps import ragged
@@ -226,9 +226,7 @@ def told(case: Case, taken: Sequence[Turn], clocks: Clocks) -> Iterator[Written]
         yield {"row": "turn", "case": str(case), "fetches": bool(nth % 2), **times, "sm_mhz": mhz, "watts": watts}
 
 
-def measure(
-    model: Specimen, tier: Tier, case: Case, alphas: Sequence[int], beside: Contention
-) -> Iterator[Measured]:
+def measure(model: Specimen, tier: Tier, case: Case, alphas: Sequence[int], beside: Contention) -> Iterator[Measured]:
     """Measure one case at every alpha, through one slot and through two."""
     rows, n_layers = case.rows(model), model.shape.n_layers
     for alpha in alphas:

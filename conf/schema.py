@@ -235,6 +235,17 @@ class BackendSettings:
         if self.tier == "peer" and self.peer < self.ranks:
             raise ValueError(f"backend.peer={self.peer}: GPU {self.peer} serves; name another one")
 
+    def refuse_for_experts(self) -> None:
+        """Refuse what only dense models know.
+
+        Raises:
+            ValueError: ranks, or a peer, are set here.
+        """
+        if self.ranks > 1:
+            raise ValueError(f"backend.ranks={self.ranks}: the ranks of experts are those of mix.experts.ranks; set them")
+        if self.tier == "peer":
+            raise ValueError("backend.tier=peer: experts are staged from host memory; set backend.tier=host")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:

@@ -19,7 +19,7 @@ from executor.profiling.specimen import Specimen
 from policies.types import NS_PER_S
 
 TURN_NS = NS_PER_S // 2
-"""Of steps alone, and beside fetches; the second half is timed. Clocks follow power within some tens of milliseconds."""
+"""Of steps alone or beside fetches; the second half is timed. Clocks follow power within some tens of milliseconds."""
 
 N_PAIRS = 2
 """Turns beside fetches; there is one more alone, so that a drift does not count."""

@@ -18,6 +18,7 @@ COPY_BYTES, MATMUL_SIZE = 2**30, 8192
 CPU_COPY_BYTES, CPU_MATMUL_SIZE = 2**22, 256
 """Of what rates are taken: large enough for a GPU's HBM and tensor cores; a CPU need only run it."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRates:
     """Bytes/s between HBM and the memory where master copies are, a layer at a time as weights are fetched.

@@ -29,7 +29,6 @@ from policies.errors import HbmOverdrawn
 from policies.types import HardwareProfile, ModelShape
 from traces.measured.device_tables import Padding, Part, Timing
 
-
 BESIDE = (64, 512)
 """Sequences and mean context of the decode step that runs beside fetches."""
 

@@ -102,7 +102,7 @@ def test_blocks_in_lent_groups_of_every_rank_serve_as_well_as_those_of_its_own()
 @pytest.mark.parametrize("out_of_memory", [False, True])
 @pytest.mark.parametrize(("now", "wanted"), [(0, 3), (4, 1)])
 def test_what_one_rank_refuses_neither_does(faulty: int, out_of_memory: bool, now: int, wanted: int) -> None:
-    """In the midst of offloading and of taking back, at each driver call; every later step is as if nobody had asked."""
+    """In the midst of offloading and of taking back, at each driver call; later steps are as if nobody had asked."""
     with open_stage(divided()) as stage:
         stage.move_to(now)
         assert both(stage) == [now] * 2
@@ -129,10 +129,14 @@ def test_the_refusing_rank_is_named() -> None:
 
 def test_a_memory_that_cannot_go_back_on_one_rank_ends_the_run() -> None:
     with pytest.raises(DeviceFailed, match="rank 1 is gone; the run cannot go on"), open_stage(divided()) as stage:
-        drivers(stage)[1].set_fault(Fault(nth=1, persists=True))
-        with pytest.raises(DriverError, match="rank 1 failed"):
-            stage.move_to(3)
-        both(stage)
+        spoil(stage)
+
+
+def spoil(stage: Stage) -> None:
+    drivers(stage)[1].set_fault(Fault(nth=1, persists=True))
+    with pytest.raises(DriverError, match="rank 1 failed"):
+        stage.move_to(3)
+    both(stage)
 
 
 def test_sessions_on_two_ranks_lend_find_prefixes_and_say_what_they_say_on_one() -> None:
