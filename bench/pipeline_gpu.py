@@ -19,10 +19,8 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
-from math import ceil
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import get_args
 
 from bench.clocks import Clocks, sampled
@@ -31,9 +29,9 @@ from bench.machine import gpu, machine, write
 from executor.devices import World, open_driver, open_peer
 from executor.memory.masters import Tier
 from executor.models.step import Row
-from executor.profiling.contention import Contention, Turn, of_turns, turns
+from executor.profiling.beside import Contention, Turn, fetch_ns, of_turns, steady, turns
 from executor.profiling.grid import QUICK, WHOLE
-from executor.profiling.machine import LinkRates, fetch_ns, link_rates
+from executor.profiling.machine import LinkRates, link_rates
 from executor.profiling.specimen import Specimen, specimen
 from executor.profiling.steps import ragged
 from executor.vmm.driver import Driver
@@ -48,12 +46,6 @@ MODEL, HBM_BYTES = "opt_13b", 80 * GIB
 TINY_MODEL, TINY_HBM_BYTES, TINY_PAGE_BYTES = "tiny_opt", 64 * MIB, 4096
 BATCHES = (1, 32, 64, 128)
 PEER = 1
-SETTLE_NS = NS_PER_S // 10
-"""Of steps before those that count: clocks follow the power that is drawn within some tens of milliseconds."""
-
-N_FEWEST, N_TIMED = 2, 4
-"""Steps before those that count at least, and steps that do."""
-
 Written = dict[str, object]
 
 
@@ -142,37 +134,12 @@ class Measured:
     copy_slowdown: float
 
 
-def steps_ns(model: Specimen, rows: Sequence[Row]) -> tuple[int, int]:
-    """Run one step after the other as a server does: median time of the layers and of a whole step.
-
-    Of whole steps the median is of means of two: where two slots alternate, so may steps.
-    """
-    streams, forward = model.serving.streams, model.serving.forwards[0]
-
-    def once() -> tuple[object, tuple[object, object]]:
-        passed = forward.run(rows)
-        with streams.computing():
-            end = streams.mark()
-        streams.wait(end)
-        streams.take_stalls()
-        return end, passed.layers
-
-    warm_up = [once() for _ in range(N_FEWEST)]
-    last_ns = streams.between_ns(warm_up[-2][0], warm_up[-1][0])
-    for _ in range(ceil(SETTLE_NS / max(last_ns, SETTLE_NS // 100)) - N_FEWEST):
-        once()
-    timed = [once() for _ in range(N_TIMED + 1)]
-    layers_ns = [streams.between_ns(*layers) for _, layers in timed]
-    each_ns = [streams.between_ns(before, after) for (before, _), (after, _) in pairwise(timed)]
-    return round(median(layers_ns)), round(median((one + two) / 2 for one, two in pairwise(each_ns)))
-
-
 def alone(model: Specimen, rows: Sequence[Row], beside: Contention) -> Alone:
     """Measure without cycling layers, with what was found beside fetches before."""
-    layers_ns, step_ns = steps_ns(model, rows)
+    step = steady(model, rows)
     return Alone(
-        layers_ns=layers_ns,
-        rest_ns=step_ns - layers_ns,
+        layers_ns=step.layers_ns,
+        rest_ns=step.step_ns - step.layers_ns,
         fetch_ns=fetch_ns(model),
         slowdown=beside.compute,
         copy_slowdown=beside.copies,
@@ -191,7 +158,7 @@ def cycling_ns(model: Specimen, rows: Sequence[Row], wanted: Target) -> int:
     mover, now = model.serving.mover, Residency.all_resident(model.shape.n_layers)
     ops, now = transition(0, now, wanted)
     mover.carry_out(ops)
-    _, step_ns = steps_ns(model, rows)
+    step_ns = steady(model, rows).step_ns
     ops, now = transition(0, now, Target())
     mover.carry_out(ops)
     while now.loading:

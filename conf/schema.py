@@ -242,7 +242,9 @@ class BackendSettings:
             ValueError: ranks, or a peer, are set here.
         """
         if self.ranks > 1:
-            raise ValueError(f"backend.ranks={self.ranks}: the ranks of experts are those of mix.experts.ranks; set them")
+            raise ValueError(
+                f"backend.ranks={self.ranks}: the ranks of experts are those of mix.experts.ranks; set them"
+            )
         if self.tier == "peer":
             raise ValueError("backend.tier=peer: experts are staged from host memory; set backend.tier=host")
 

@@ -167,6 +167,7 @@ def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
         run.hardware,
         roofline=asdict(hardware.roofline),
         flops_per_s=hardware.flops_per_s,
+        compute_slowdown=hardware.link.compute_slowdown,
         ranks=asdict(experts.ranks),
         routing={key: value for key, value in routing.items() if value not in (None, ())},
         away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,

@@ -1,4 +1,4 @@
-"""What is the device's own and no model's: its link, its driver's calls and its rates."""
+"""What is the device's own and no model's: its link, its driver's calls, its rates."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def link_rates(model: Specimen) -> LinkRates:
     def save() -> object:
         return streams.save(down_master, down)
 
-    _last(model, [fetch, save], 1)
+    last_ns(model, [fetch, save], 1)
     n_bytes = n * up.numel()
-    (h2d_ns,), (d2h_ns,) = _last(model, [fetch], n), _last(model, [save], n)
-    ends_ns = sorted(_last(model, [fetch, save], n))
+    (h2d_ns,), (d2h_ns,) = last_ns(model, [fetch], n), last_ns(model, [save], n)
+    ends_ns = sorted(last_ns(model, [fetch, save], n))
     alone_ns = (ends_ns[1] - ends_ns[0]) / max(h2d_ns, d2h_ns)  # the share that the slower copied when it was alone
     joint_bytes = n_bytes * (2 - min(1.0, alone_ns))
     return LinkRates(
@@ -79,7 +79,7 @@ def link_rates(model: Specimen) -> LinkRates:
     )
 
 
-def _last(model: Specimen, copies: Sequence[Callable[[], object]], n: int) -> list[int]:
+def last_ns(model: Specimen, copies: Sequence[Callable[[], object]], n: int) -> list[int]:
     """Ask for each copy n times, alternating; when the last of each is done, in ns from the beginning."""
     streams = model.serving.streams
     model.stopwatch.finish()
@@ -118,18 +118,6 @@ def vmm_times(driver: Driver, n_bytes: int, n_calls: int) -> VmmTimes:
     finally:
         driver.free(address, n_bytes)
     return VmmTimes(n_bytes=n_bytes, **{f"{name}_ns": round(median(times)) for name, times in times_ns.items()})
-
-
-def fetch_ns(model: Specimen) -> int:
-    """Time in which one layer is fetched, of several in a row."""
-    return _last(model, [lambda: fetch(model)], model.grid.n_copies)[0] // model.grid.n_copies
-
-
-def fetch(model: Specimen) -> object:
-    """Fetch a layer into its own home: the bytes stay the same."""
-    memory = model.serving.memory
-    layer = min(memory.models[0].lendable)
-    return model.serving.streams.fetch(memory.weights(0, layer), memory.master(0, layer))
 
 
 def copy_bytes_per_s(model: Specimen) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from executor.memory.masters import Tier
 from executor.models.step import Row
-from executor.profiling.contention import Contention, contention
+from executor.profiling.beside import Contention, contention
 from executor.profiling.grid import Grid
 from executor.profiling.loop import measure_loop
 from executor.profiling.machine import (

@@ -71,7 +71,7 @@ def test_two_ranks_lend_and_find_prefixes_too(tmp_path: Path) -> None:
         ("compare=[lru_experts]", "the executor stages experts and fetches none on demand"),
         ("mix.experts.share=0.05", "tiny-moe: 5% of memfd_tiny"),
         ("+backend.weights.tiny-moe=nowhere", "nowhere has no config.json"),
-        ("backend.ranks=2", "backend.ranks=2: the ranks of experts are those of mix.experts.ranks; set them"),
+        ("backend.ranks=2", "backend.ranks=2: those of experts are mix.experts.ranks; set them there"),
         ("backend.tier=peer", "backend.tier=peer: experts are staged from host memory"),
         ("mix.experts.ranks.n_ranks=3", "model tiny-moe: n_heads=4 does not divide among 3 ranks"),
     ],

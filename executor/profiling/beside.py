@@ -1,7 +1,7 @@
-"""Computation and fetches beside each other, both without a break: by how much each takes longer.
+"""Computation and fetches beside each other: by how much each takes longer; and steps one behind the other as in a run.
 
-Without a break, and in turns with computation alone: a device that computes all the time may draw so much power that
-its clocks fall, and copies draw more. Steps with pauses between them show neither.
+Beside each other means without a break, and in turns with computation alone: a device that computes all the time may
+draw so much power that its clocks fall, and copies draw more. Steps with pauses between them show neither.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from statistics import median
 from time import perf_counter_ns
 
 from executor.models.step import Row
-from executor.profiling.machine import fetch, fetch_ns
+from executor.profiling.machine import last_ns
 from executor.profiling.specimen import Specimen
 from policies.types import NS_PER_S
 
@@ -26,6 +27,16 @@ N_PAIRS = 2
 
 N_IN_FLIGHT = 2
 """Steps that the device has been asked for: it never waits for the host."""
+
+
+SETTLE_NS = NS_PER_S // 4
+"""Of steps before those that count: clocks follow the power that is drawn within some tens of milliseconds."""
+
+N_FEWEST, N_TIMED = 2, 10
+"""Steps before those that count at least, and steps that do."""
+
+MOST_BEFORE = 100
+"""Steps before those that count at most: a tiny model on a CPU has no clocks to wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +109,7 @@ def _turn(model: Specimen, rows: Sequence[Row], lasts_ns: int, n_ahead: int) -> 
     steps, fetches = list[_Step](), deque[object]()
     n_fetched, began_ns = 0, perf_counter_ns()
     while len(steps) < N_IN_FLIGHT or steps[-1].seen_ns < began_ns + lasts_ns:
-        fetches.extend([fetch(model) for _ in range(n_ahead - len(fetches))])
+        fetches.extend([_fetch(model) for _ in range(n_ahead - len(fetches))])
         layers, end = _asked(model, rows)
         model.serving.streams.wait(steps[-1].end if steps else end)
         while fetches and model.serving.streams.is_reached(fetches[0]):
@@ -127,3 +138,47 @@ def _asked(model: Specimen, rows: Sequence[Row]) -> tuple[tuple[object, object],
         end = streams.mark()
     streams.take_stalls()
     return passed.layers, end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """A step among its like, in ns: its layers, and all of it until the next one's end; medians.
+
+    Of whole steps the median is of means of two: where two slots alternate, so may steps.
+    """
+
+    layers_ns: int
+    step_ns: int
+
+
+def steady(model: Specimen, rows: Sequence[Row]) -> Steady:
+    """Run one step after the other as a server does, each waited for, until clocks have settled, and time some."""
+    streams = model.serving.streams
+
+    def once() -> tuple[tuple[object, object], object]:
+        layers, end = _asked(model, rows)
+        streams.wait(end)
+        return layers, end
+
+    warm_up = [once() for _ in range(N_FEWEST)]
+    about_ns = max(1, streams.between_ns(warm_up[-2][1], warm_up[-1][1]))
+    for _ in range(min(MOST_BEFORE, ceil(SETTLE_NS / about_ns))):
+        once()
+    timed = [once() for _ in range(N_TIMED + 1)]
+    each_ns = [streams.between_ns(before, after) for (_, before), (_, after) in pairwise(timed)]
+    return Steady(
+        layers_ns=round(median(streams.between_ns(*layers) for layers, _ in timed)),
+        step_ns=round(median((one + two) / 2 for one, two in pairwise(each_ns))),
+    )
+
+
+def fetch_ns(model: Specimen) -> int:
+    """Time in which one layer is fetched, of several in a row."""
+    return last_ns(model, [lambda: _fetch(model)], model.grid.n_copies)[0] // model.grid.n_copies
+
+
+def _fetch(model: Specimen) -> object:
+    """Fetch a layer into its own home: the bytes stay the same."""
+    memory = model.serving.memory
+    layer = min(memory.models[0].lendable)
+    return model.serving.streams.fetch(memory.weights(0, layer), memory.master(0, layer))
