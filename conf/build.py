@@ -228,6 +228,7 @@ def _served_moe(settings: Settings) -> ServedMoe | None:
     experts = settings.mix.experts
     if experts is None:
         return None
+    settings.backend.refuse_for_experts()
     return ServedMoe(
         shape=experts.shape,
         n_ranks=experts.ranks.n_ranks,

@@ -134,7 +134,7 @@ def ops_gpu_of(settings: Settings) -> str | None:
 def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
     from sim.factory import open_backend
 
-    settings = run.settings
+    settings, link = run.settings, run.settings.hardware.link
     if settings.mix.experts is not None:
         return _simulated_experts(run, settings.mix.experts)
     return open_backend(
@@ -146,8 +146,9 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         ops_gpu=ops_gpu_of(settings),
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
-        compute_slowdown=settings.hardware.link.compute_slowdown,
-        copy_slowdown=settings.hardware.link.copy_slowdown,
+        compute_slowdown=link.compute_slowdown,
+        copy_slowdown=link.copy_slowdown,
+        prefill_slowdowns=(link.prefill_compute_slowdown, link.prefill_copy_slowdown),
         compute_deviation=settings.compute_deviation,
         seed=settings.seed,
         copies=copies,

@@ -116,7 +116,9 @@ def plan_moe(
         mode=LEND_MODES[vmm],
         seed=seed,
         max_rows=max_rows(serving),
-        max_blocks=max_blocks(serving.max_model_len or served.shape.max_context_tokens, served.shape.block_tokens(n_ranks)),
+        max_blocks=max_blocks(
+            serving.max_model_len or served.shape.max_context_tokens, served.shape.block_tokens(n_ranks)
+        ),
         max_prefill_tokens=serving.max_num_batched_tokens or V1_BATCHED_TOKENS,
         torch_bytes=(part.other_pages + part.activation_pages) * hardware.page_bytes,
         checkpoint=open_checkpoint(folder) if folder else None,

@@ -166,9 +166,7 @@ def _load(
     return decoder, layers
 
 
-def _load_pack(
-    plan: MoePlan, layer: int, first: int, layout: PackLayout, region: Tensor, ranks: Ranks | None
-) -> None:
+def _load_pack(plan: MoePlan, layer: int, first: int, layout: PackLayout, region: Tensor, ranks: Ranks | None) -> None:
     """Bring consecutive experts into a pack."""
     gate_ups, downs = layout.gate_up(region), layout.down(region)
     for nth, expert in enumerate(range(first, first + layout.n_experts)):

@@ -1,8 +1,13 @@
-"""Copies beside computation: by how much each takes longer for the other, in steps one behind the other as in a run."""
+"""Computation and fetches beside each other: by how much each takes longer; and steps one behind the other as in a run.
+
+Beside each other means without a break, and in turns with computation alone: a device that computes all the time may
+draw so much power that its clocks fall, and copies draw more. Steps with pauses between them show neither.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -12,17 +17,17 @@ from time import perf_counter_ns
 from executor.models.step import Row
 from executor.profiling.machine import last_ns
 from executor.profiling.specimen import Specimen
-from executor.profiling.steps import ragged
 from policies.types import NS_PER_S
 
-BESIDE = (64, 512)
-"""Sequences and mean context of the decode step that runs beside copies."""
+TURN_NS = NS_PER_S // 2
+"""Of steps alone or beside fetches; the second half is timed. Clocks follow power within some tens of milliseconds."""
 
-PREFILL_BESIDE = 2048
-"""Tokens of the prompt that does."""
+N_PAIRS = 2
+"""Turns beside fetches; there is one more alone, so that a drift does not count."""
 
-MARGIN = 1.5
-"""Steps beside which fetches are timed last longer than those alone by this: they stretch."""
+N_IN_FLIGHT = 2
+"""Steps that the device has been asked for: it never waits for the host."""
+
 
 SETTLE_NS = NS_PER_S // 4
 """Of steps before those that count: clocks follow the power that is drawn within some tens of milliseconds."""
@@ -35,17 +40,104 @@ MOST_BEFORE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """How much longer computation and fetches take beside each other, as shares; at least 0.
+class Contention:
+    """Shares by which the layers of a step take longer beside fetches, and fetches beside them; at least 0."""
+
+    compute: float
+    copies: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Steps one behind the other, and what was timed of them.
 
     Attributes:
-        decode, prefill: a step beside fetches.
-        copies: fetches beside the decode step.
+        fetch_ns: time of one fetch beside them, 0 where there is none.
+        began_ns, ended_ns: of what was timed, by the host's clock.
     """
 
-    decode: float
-    prefill: float
-    copies: float
+    layers_ns: int
+    fetch_ns: int
+    began_ns: int
+    ended_ns: int
+
+
+def contention(model: Specimen, rows: Sequence[Row]) -> Contention:
+    """Measure a step of these rows."""
+    return of_turns(list(turns(model, rows)), fetch_ns(model))
+
+
+def of_turns(taken: Sequence[Turn], alone_ns: int) -> Contention:
+    """Compare turns, every other one beside fetches.
+
+    Args:
+        alone_ns: time of a fetch beside nothing.
+    """
+    alone, beside = (median(turn.layers_ns for turn in taken[first::2]) for first in (0, 1))
+    copying_ns = median(turn.fetch_ns for turn in taken[1::2])
+    return Contention(compute=max(0.0, beside / alone - 1), copies=max(0.0, copying_ns / alone_ns - 1))
+
+
+def turns(model: Specimen, rows: Sequence[Row]) -> Iterator[Turn]:
+    """Run steps alone and beside fetches in turns, first and last alone."""
+    if model.device.type != "cuda":  # a copy is made by what computes: there is nothing to see
+        yield from [_turn(model, rows, 0, 0)] * (2 * N_PAIRS + 1)
+        return
+    step_ns = _turn(model, rows, TURN_NS, 0).layers_ns
+    n_ahead = 2 + ceil((N_IN_FLIGHT + 1) * step_ns / fetch_ns(model))
+    for nth in range(2 * N_PAIRS + 1):
+        yield _turn(model, rows, TURN_NS, n_ahead if nth % 2 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that was asked of the device.
+
+    Attributes:
+        seen_ns: when the host went on, one step behind; ``n_fetched`` fetches had been done by then.
+    """
+
+    layers: tuple[object, object]
+    end: object
+    seen_ns: int
+    n_fetched: int
+
+
+def _turn(model: Specimen, rows: Sequence[Row], lasts_ns: int, n_ahead: int) -> Turn:
+    """Run steps for so long, with so many fetches waiting at any time."""
+    model.stopwatch.finish()
+    steps, fetches = list[_Step](), deque[object]()
+    n_fetched, began_ns = 0, perf_counter_ns()
+    while len(steps) < N_IN_FLIGHT or steps[-1].seen_ns < began_ns + lasts_ns:
+        fetches.extend([_fetch(model) for _ in range(n_ahead - len(fetches))])
+        layers, end = _asked(model, rows)
+        model.serving.streams.wait(steps[-1].end if steps else end)
+        while fetches and model.serving.streams.is_reached(fetches[0]):
+            fetches.popleft()
+            n_fetched += 1
+        steps.append(_Step(layers, end, perf_counter_ns(), n_fetched))
+    model.stopwatch.finish()
+    timed = [step for step in steps if step.seen_ns >= began_ns + lasts_ns // 2]
+    if len(timed) < N_IN_FLIGHT:
+        timed = steps[-N_IN_FLIGHT:]
+    first, last = timed[0], timed[-1]
+    fetched_ns = (last.seen_ns - first.seen_ns) / max(1, last.n_fetched - first.n_fetched)
+    return Turn(
+        layers_ns=round(median(model.serving.streams.between_ns(*step.layers) for step in timed)),
+        fetch_ns=round(fetched_ns) if n_ahead else 0,
+        began_ns=first.seen_ns,
+        ended_ns=last.seen_ns,
+    )
+
+
+def _asked(model: Specimen, rows: Sequence[Row]) -> tuple[tuple[object, object], object]:
+    """Ask the device for a step: events around its layers, and behind it."""
+    streams = model.serving.streams
+    passed = model.serving.forwards[0].run(rows)
+    with streams.computing():
+        end = streams.mark()
+    streams.take_stalls()
+    return passed.layers, end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,87 +151,23 @@ class Steady:
     step_ns: int
 
 
-def beside_copies(model: Specimen) -> Beside:
-    """Run decode and prefill steps while layers are fetched without a break, and each of it alone."""
-    n_seqs = min(BESIDE[0], max(model.grid.batches))
-    context = min(
-        BESIDE[1], model.shape.max_context_tokens // 2, (len(model.blocks) // n_seqs - 1) * model.block_tokens
-    )
-    contexts = ragged(n_seqs, max(1, context), model.shape.max_context_tokens)
-    prompt = min(PREFILL_BESIDE, model.shape.max_context_tokens, len(model.blocks) * model.block_tokens)
-    decode = model.rows([(1, each - 1) for each in contexts])
-    return Beside(
-        decode=slower_beside_copies(model, decode),
-        prefill=slower_beside_copies(model, model.rows([(prompt, 0)])),
-        copies=copies_slower_beside(model, decode),
-    )
+def steady(model: Specimen, rows: Sequence[Row]) -> Steady:
+    """Run one step after the other as a server does, each waited for, until clocks have settled, and time some."""
+    streams = model.serving.streams
 
-
-def slower_beside_copies(model: Specimen, rows: Sequence[Row]) -> float:
-    """Tell by which share the layers of a step take longer while layers are fetched without a break; at least 0.
-
-    Alone, beside fetches, and alone again: what drifts meanwhile is in neither.
-    """
-    one, other = steady(model, rows), steady(model, rows, fetching=True)
-    alone_ns = (one.layers_ns + steady(model, rows).layers_ns) / 2
-    return max(0.0, other.layers_ns / alone_ns - 1)
-
-
-def copies_slower_beside(model: Specimen, rows: Sequence[Row]) -> float:
-    """Tell by which share fetches take longer while steps run without a break; at least 0, and 0 on a CPU."""
-    if model.device.type != "cuda":  # there a copy is made by what computes
-        return 0.0
-    streams, forward = model.serving.streams, model.serving.forwards[0]
-    alone_ns = fetch_ns(model)
-    step_ns = steady(model, rows).step_ns
-    n_steps = 2 + ceil(MARGIN * alone_ns * model.grid.n_copies / step_ns)  # the first passes while others are launched
-    lasted_ns: list[int] = []
-    for _ in range(model.grid.n_repeats):
-        model.stopwatch.finish()
-        for _ in range(n_steps):
-            forward.run(rows)
-        began_ns = perf_counter_ns()
-        fetches = [_fetch(model) for _ in range(model.grid.n_copies)]
-        streams.wait(fetches[-1])
-        lasted_ns.append(perf_counter_ns() - began_ns)
-        streams.take_stalls()
-    model.stopwatch.finish()
-    return max(0.0, median(lasted_ns) / (alone_ns * model.grid.n_copies) - 1)
-
-
-def steady(model: Specimen, rows: Sequence[Row], *, fetching: bool = False) -> Steady:
-    """Run one step after the other as a server does, until clocks have settled, and time some.
-
-    Args:
-        model: on the device.
-        rows: the step's sequences.
-        fetching: let layers be fetched without a break meanwhile.
-    """
-    streams, forward = model.serving.streams, model.serving.forwards[0]
-    fetches: list[object] = []
-
-    def once(n_fetches: int) -> tuple[object, tuple[object, object]]:
-        fetches.extend(_fetch(model) for _ in range(n_fetches))
-        passed = forward.run(rows)
-        with streams.computing():
-            end = streams.mark()
+    def once() -> tuple[tuple[object, object], object]:
+        layers, end = _asked(model, rows)
         streams.wait(end)
-        streams.take_stalls()
-        return end, passed.layers
+        return layers, end
 
-    warm_up = [once(0) for _ in range(N_FEWEST)]
-    about_ns = max(1, streams.between_ns(warm_up[-2][0], warm_up[-1][0]))
-    n_fetches = 0
-    if fetching:  # one more than a step lasts, so that the link is never idle; on a CPU there is nothing beside
-        n_fetches = 1 + (about_ns // fetch_ns(model) if model.device.type == "cuda" else 0)
+    warm_up = [once() for _ in range(N_FEWEST)]
+    about_ns = max(1, streams.between_ns(warm_up[-2][1], warm_up[-1][1]))
     for _ in range(min(MOST_BEFORE, ceil(SETTLE_NS / about_ns))):
-        once(n_fetches)
-    timed = [once(n_fetches) for _ in range(N_TIMED + 1)]
-    for mark in fetches[-1:]:
-        streams.wait(mark)
-    each_ns = [streams.between_ns(before, after) for (before, _), (after, _) in pairwise(timed)]
+        once()
+    timed = [once() for _ in range(N_TIMED + 1)]
+    each_ns = [streams.between_ns(before, after) for (_, before), (_, after) in pairwise(timed)]
     return Steady(
-        layers_ns=round(median(streams.between_ns(*layers) for _, layers in timed)),
+        layers_ns=round(median(streams.between_ns(*layers) for layers, _ in timed)),
         step_ns=round(median((one + two) / 2 for one, two in pairwise(each_ns))),
     )
 

@@ -18,8 +18,8 @@ from executor.ranks.commands import (
     Stop,
     Vote,
 )
-from executor.ranks.ranks import Follower
 from executor.ranks.lead import Moves
+from executor.ranks.ranks import Follower
 from executor.transfer.streams import Streams
 from executor.transfer.swap import SwapSpace
 from executor.vmm.driver import DriverError

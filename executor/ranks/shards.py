@@ -76,6 +76,8 @@ def moe_of_rank(whole: DecoderSpec, n_ranks: int) -> DecoderSpec:
     """
     shape, experts = whole.shape, whole.experts
     assert experts is not None, "a mixture of experts"
+    if n_ranks < 1:
+        raise ValueError(f"n_ranks={n_ranks} must be at least 1")
     fewer, more = sorted((shape.n_kv_heads, n_ranks))
     for name, n, is_odd in (
         ("n_heads", shape.n_heads, shape.n_heads % n_ranks),

@@ -31,9 +31,7 @@ class Boundary(Protocol):
 class ExpertMover(Generic[Mark]):
     """Does what a change does to bytes (``GroupMover``), and keeps staging and tables in step with it."""
 
-    def __init__(
-        self, memory: Boundary, staging: Staging[Mark], tables: LiveTables, streams: Streams[Mark]
-    ) -> None:
+    def __init__(self, memory: Boundary, staging: Staging[Mark], tables: LiveTables, streams: Streams[Mark]) -> None:
         self._memory, self._staging, self._tables, self._streams = memory, staging, tables, streams
 
     def carry_out(self, ops: Sequence[Op | Offload | Reload]) -> None:

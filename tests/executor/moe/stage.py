@@ -76,8 +76,8 @@ def shape_of(size: Size, n_layers: int = 5, n_experts: int = 16, n_active: int =
 class Setting:
     """What is served on which device.
 
-    ``fraction``: of a layer's experts that may leave, ``n_base_blocks``: KV blocks without them, ``size``: of the model,
-    else the world's.
+    ``fraction``: of a layer's experts that may leave, ``n_base_blocks``: KV blocks without them, ``size``: of the
+    model, else the world's.
     """
 
     world: World = "memfd"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -48,7 +49,7 @@ def agrees(stage: Stage, before: Callable[[int], None] | None = None) -> bool:
 
 
 def both(stage: Stage) -> list[int]:
-    """How far experts are lent on each rank."""
+    """How far experts are lent on each rank, once all have done what they were told."""
     assert stage.together is not None
     stage.together.wait()
     return [stage.staged.memory.experts.n_increments, *(other.n_increments for other in stage.together.others)]
@@ -67,6 +68,14 @@ def test_two_ranks_agree_with_one(n_increments: int) -> None:
         stage.move_to(n_increments)
         assert agrees(stage)
         assert both(stage) == [n_increments] * 2
+
+
+def test_ranks_that_hold_the_same_kv_head_agree_with_one() -> None:
+    """Four ranks of two KV heads: ranks 0 and 1 have the first, 2 and 3 the second."""
+    with open_stage(replace(divided(), n_ranks=4)) as stage:
+        stage.move_to(1)
+        assert agrees(stage)
+        assert both(stage) == [1] * 4
 
 
 @every_mode
@@ -93,7 +102,7 @@ def test_blocks_in_lent_groups_of_every_rank_serve_as_well_as_those_of_its_own()
 @pytest.mark.parametrize("out_of_memory", [False, True])
 @pytest.mark.parametrize(("now", "wanted"), [(0, 3), (4, 1)])
 def test_what_one_rank_refuses_neither_does(faulty: int, out_of_memory: bool, now: int, wanted: int) -> None:
-    """In the midst of offloading and of taking back, at each driver call; every later step is as if nobody had asked."""
+    """In the midst of offloading and of taking back, at each driver call; later steps are as if nobody had asked."""
     with open_stage(divided()) as stage:
         stage.move_to(now)
         assert both(stage) == [now] * 2
@@ -120,10 +129,14 @@ def test_the_refusing_rank_is_named() -> None:
 
 def test_a_memory_that_cannot_go_back_on_one_rank_ends_the_run() -> None:
     with pytest.raises(DeviceFailed, match="rank 1 is gone; the run cannot go on"), open_stage(divided()) as stage:
-        drivers(stage)[1].set_fault(Fault(nth=1, persists=True))
-        with pytest.raises(DriverError, match="rank 1 failed"):
-            stage.move_to(3)
-        both(stage)
+        spoil(stage)
+
+
+def spoil(stage: Stage) -> None:
+    drivers(stage)[1].set_fault(Fault(nth=1, persists=True))
+    with pytest.raises(DriverError, match="rank 1 failed"):
+        stage.move_to(3)
+    both(stage)
 
 
 def test_sessions_on_two_ranks_lend_find_prefixes_and_say_what_they_say_on_one() -> None:
