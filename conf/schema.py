@@ -243,7 +243,7 @@ class BackendSettings:
         """
         if self.ranks > 1:
             raise ValueError(
-                f"backend.ranks={self.ranks}: the ranks of experts are those of mix.experts.ranks; set them"
+                f"backend.ranks={self.ranks}: those of experts are mix.experts.ranks; set them there"
             )
         if self.tier == "peer":
             raise ValueError("backend.tier=peer: experts are staged from host memory; set backend.tier=host")

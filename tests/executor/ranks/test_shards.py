@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 from torch.nn import functional
 
@@ -85,7 +85,8 @@ def test_ranks_with_experts_have_their_heads_and_share_what_is_too_little_to_div
         parts.append(part.views(region))
     tensors, shape = layout.views(source), whole.shape
     n_heads, n_kv_heads = shape.n_heads // n_ranks, max(1, shape.n_kv_heads // n_ranks)
-    q, k, v = tensors["qkv_weight"].split([shape.n_heads * shape.head_dim, *[shape.n_kv_heads * shape.head_dim] * 2])
+    width, kv_width = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+    q, k, v = torch.split(tensors["qkv_weight"], [width, kv_width, kv_width])
     for rank, mine in enumerate(parts):
         queries = range(rank * n_heads, (rank + 1) * n_heads)
         keys = sorted(
