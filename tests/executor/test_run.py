@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from conf.again import again
+from conf.app import app as _  # noqa: F401  # the import registers the schema
+from conf.replays import steps_of
+from sim.validation.compare import n_steps
 from tests.conftest import REPOSITORY
 from traces.results.folder import RunTables, read_json, read_run
+from traces.workload.recorded import recorded
 
 COMMAND = [sys.executable, "-m", "executor", "run", "+experiment=exec_tiny"]
 
@@ -51,6 +56,12 @@ def test_layers_are_lent_by_the_idle_and_by_the_running_model_and_come_back(fini
     decisions = runs_in(finished)["mirage"].columns("decisions", ["changed", "reason"])
     reasons = set(decisions["reason"][decisions["changed"].astype(bool)].tolist())
     assert {"lend_inactive", "lend_active", "revert"} <= reasons, reasons
+
+
+def test_its_own_step_times_lead_to_its_decisions(finished: Path) -> None:
+    for each in runs_in(finished).values():
+        run = again(each.info, recorded(each), {"backend": {"world": "sim", "leaps": False}})
+        assert len(steps_of(each, run)) == n_steps(each)
 
 
 def test_with_a_peer_as_the_tier_it_runs_as_well(tmp_path: Path) -> None:
