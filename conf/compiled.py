@@ -50,15 +50,12 @@ PLAIN = frozenset(
     f"policies/{name}.py"
     for name in (
         "memory/experts",
-        "memory/layout",
-        "memory/ledger",
-        "memory/ops",
         "memory/residency",
         "serving/histories",
         "serving/tenancy",
     )
 )
-"""Not what other processes are sent, OmegaConf reads or anyone refers to weakly: compiled classes have no annotations,
+"""Not what OmegaConf reads, anyone refers to weakly or caches properties: compiled classes have no annotations,
 cannot be pickled, know no weak references and cache no properties."""
 
 READ = (
