@@ -22,11 +22,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from conf.build import build
+from conf.build import build, schema
 from conf.cli import Refused
-from conf.editable import editable
 from conf.mistakes import one_line
-from conf.schema import Settings
 from policies.errors import DeviceFailed, Stuck
 from policies.registry import POLICIES
 
@@ -54,7 +52,7 @@ Systems, compare=[NAME,...]: {", ".join(POLICIES)}, and the experiment's variant
 """
 
 # Here and not in a function, so that a process that loads ``app`` knows the schema, too.
-ConfigStore.instance().store(name="schema", node=editable(Settings))
+ConfigStore.instance().store(name="schema", node=schema())
 ConfigStore.instance().store(group="hydra/help", name="run", node={"app_name": "hbmlab", "template": HELP})
 
 

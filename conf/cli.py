@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from conf.garbage import collect_seldom
+from conf.garbage import collect_seldom, spare_the_rest
 
 MISTAKE = 2  # as argparse has it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -62,6 +62,8 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
     except KeyboardInterrupt as stop:
         print(f"{prog} {name}: {': '.join(['interrupted', *map(str, stop.args)])}", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        spare_the_rest()
 
 
 def _usage(prog: str, commands: Mapping[str, Command]) -> str:
