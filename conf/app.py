@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import hydra
@@ -27,6 +28,7 @@ from conf.cli import Refused
 from conf.mistakes import one_line
 from policies.errors import DeviceFailed, Stuck
 from policies.registry import POLICIES
+from traces.results.provenance import commit
 
 ALTERNATIVES = frozenset({"-m", "--multirun", "-c", "--cfg", "-i", "--info"})
 """Hydra's flags of which at most one may be given."""
@@ -85,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(chosen) > 1:
         raise Refused(f"{' and '.join(chosen)} exclude each other; give one of them")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
+    Thread(target=commit, daemon=True).start()  # git works while Hydra composes
     is_plain = not any(word.startswith(("-", "hydra.")) for word in arguments)
     sys.argv[1:] = flags_last(arguments)  # Hydra takes its arguments only from there
     try:
