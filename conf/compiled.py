@@ -19,6 +19,7 @@ BUILDS = ROOT / ".compiled"
 
 HOT = (
     "policies/backend.py",
+    "policies/decision.py",
     "policies/engine.py",
     "policies/incoming.py",
     "policies/journal.py",
@@ -47,7 +48,6 @@ PLAIN = frozenset(
     f"policies/{name}.py"
     for name in (
         "memory/experts",
-        "memory/residency",
         "serving/histories",
         "serving/tenancy",
     )

@@ -13,8 +13,9 @@ from typing import Any, cast
 from policies.memory.layout import KvLayout
 from policies.memory.ledger import Partition
 from policies.memory.ops import Cycle, HoldOnHost, Lend, Load, MoveBlocks, Withdraw
+from policies.memory.residency import HostKv
 
-SENT = (KvLayout, Partition, Withdraw, Cycle, Load, Lend, MoveBlocks, HoldOnHost)
+SENT = (KvLayout, Partition, Withdraw, Cycle, Load, Lend, MoveBlocks, HoldOnHost, HostKv)
 
 
 def allow_sending() -> None:
