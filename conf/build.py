@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any, cast
 
@@ -132,10 +133,16 @@ def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
     return [{"arrivals.rate": rate} for rate in rates] or [{}]
 
 
+@cache
+def schema() -> DictConfig:
+    """The settings as OmegaConf holds them, to be copied and filled."""
+    return OmegaConf.structured(editable(Settings))
+
+
 def held_to_schema(cfg: DictConfig) -> Any:
     """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
     plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, enum_to_str=True))
-    return OmegaConf.merge(OmegaConf.structured(editable(Settings)), with_own_models(plain))
+    return OmegaConf.merge(schema(), with_own_models(plain))
 
 
 def configured(cfg: Any) -> Configured:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
 
-from conf.garbage import collect_seldom
+from conf.garbage import collect_seldom, spare_the_rest
 
 MISTAKE = 2  # as argparse has it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -68,6 +68,8 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
     except KeyboardInterrupt as stop:
         print(f"{prog} {name}: {': '.join(['interrupted', *map(str, stop.args)])}", file=sys.stderr)
         return TERMINATED if ended_by else INTERRUPTED
+    finally:
+        spare_the_rest()
 
 
 @contextmanager
