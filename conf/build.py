@@ -20,10 +20,10 @@ from conf.own_mix import with_own_models
 from conf.parallel import Parallel
 from conf.run import Requests, Run, decisive, run_info
 from conf.schema import Hardware, Settings
+from conf.sharing import sharing
 from conf.worlds import check_world
 from policies.moe_setup import ServedMoe, rank_shape
 from policies.ranks import of_rank
-from policies.serving.tenancy import TemporalSharing
 from policies.setup import ServedModel
 from policies.types import HardwareProfile, LinkProfile
 from traces.results.grid import differences
@@ -197,11 +197,7 @@ def _assemble(
         hardware=hardware,
         models=models,
         moe=moe,
-        tenancy=TemporalSharing(
-            quantum_s=settings.tenancy.quantum_s,
-            order=settings.tenancy.order,
-            priorities=tuple(model.priority for model in models),
-        ),
+        tenancy=sharing(settings, models, settings.policy[policy]),
         workload=requests or _requests(settings, lengths, models),
         settings=settings,
         config=decisive(config, lengths, policy),

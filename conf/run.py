@@ -11,7 +11,7 @@ from conf.grid import ONCE
 from conf.schema import Settings
 from policies.moe_setup import ServedMoe
 from policies.policy import Policy
-from policies.serving.tenancy import TemporalSharing
+from policies.serving.tenancy import Sharing
 from policies.setup import ServedModel
 from policies.types import Arrival, HardwareProfile
 from traces.results.folder import ModelInfo, RunInfo
@@ -55,7 +55,7 @@ class Run:
     policy: Policy
     hardware: HardwareProfile
     models: tuple[ServedModel, ...]
-    tenancy: TemporalSharing
+    tenancy: Sharing
     workload: Requests
     settings: Settings
     config: Mapping[str, object]

@@ -152,6 +152,7 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         compute_deviation=settings.compute_deviation,
         seed=settings.seed,
         copies=copies,
+        sharing=run.tenancy,
     )
 
 

@@ -105,15 +105,19 @@ def open_lanes(
     serving: Serving,
     *,
     preemption: Preemption,
+    lends_across: bool = True,
 ) -> list[Lane]:
     """Give every model its scheduler, its block pool and its KV address range.
+
+    Args:
+        lends_across: models may lend to each other, not only to themselves.
 
     Raises:
         ValueError: a model's KV pages hold not even one block.
     """
     budget = _shared_budget(ledger, hardware) if serving.share_idle_kv else None
     return [
-        _lane(index, models, part, hardware, serving, preemption, budget)
+        _lane(index, models, part, hardware, serving, preemption, budget, lends_across)
         for index, part in enumerate(ledger.partitions)
     ]
 
@@ -126,6 +130,7 @@ def _lane(
     serving: Serving,
     preemption: Preemption,
     budget: SharedBytes | None,
+    lends_across: bool,
 ) -> Lane:
     shape = models[index].shape
     block_bytes = shape.block_bytes(serving.block_tokens)
@@ -152,6 +157,7 @@ def _lane(
             hardware,
             block_tokens=serving.block_tokens,
             n_base_blocks=n_base_blocks,
+            lenders=None if lends_across else (index,),
         ),
         block_bytes=block_bytes,
         priority=models[index].priority,
