@@ -122,7 +122,7 @@ def test_rows_come_out_before_later_lines_are_read(tmp_path: Path) -> None:
     [
         ("", 1, "the file is empty"),
         (f"{HEADER}\r\n", 1, "no rows"),
-        ("1,2,3\n", 1, "not a trace of a known format"),
+        ("1,2,3\n", 1, "values, where the names of the columns should be"),
         ("TIMESTAMP,ContextTokens\n", 1, "not a trace of a known format: like azure without GeneratedTokens"),
         (f"{HEADER},TIMESTAMP\n", 1, "a column is there twice"),
         (f"{HEADER}\n{ROW},7\n", 2, "4 fields, not 3"),
@@ -140,7 +140,8 @@ def test_rows_come_out_before_later_lines_are_read(tmp_path: Path) -> None:
         (f"{HEADER}\n17,1,1\n", 2, "TIMESTAMP '17' is not like"),
         (f"{HEADER}\nNaN,1,1\n", 2, "TIMESTAMP 'NaN' is not like"),
         (f"{HEADER}\n{ROW}\n2023-11-16 18:17:03.9799599,1,1\n", 3, "time goes back by 100 ns"),
-        (b"\xff\xfe\x00junk", 1, "not UTF-8 text"),
+        (b"\xff\xfe\x00junk", 1, "text in UTF-16 or UTF-32"),
+        (b"\xfa\x00junk", 1, "not UTF-8 text"),
         (f"{HEADER}\n".encode() + b"\x00\x80", 2, "not UTF-8 text"),
         (b"x" * (MAX_LINE_BYTES + 1), 1, f"a line of {MAX_LINE_BYTES} bytes or more"),
         (gzip.compress(f"{HEADER}\n{ROW}".encode(), mtime=0)[:-9], 2, "damaged gzip"),
