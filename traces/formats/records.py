@@ -158,10 +158,8 @@ def _object(pairs: Sequence[tuple[str, object]]) -> Record:
 def _not_json(error: Exception, text: str) -> str:
     if isinstance(error, _TwiceError):
         return str(error)
-    if isinstance(error, ArithmeticError):
-        return "no JSON (a number out of range)"
     if not isinstance(error, json.JSONDecodeError):
-        return f"no JSON ({error})"
+        return "no JSON (a number out of range, or nested too deep)"
     near = text[max(0, error.pos - 15) : error.pos + 10]
     return f"no JSON ({error.msg} at character {error.pos + 1}, near {quoted(near)})"
 

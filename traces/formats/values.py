@@ -128,6 +128,8 @@ class Clock:
         if self.unit is not None and not self._is_epoch:
             raise ValueError(f"{name} {quoted(text)} is a date among numbers of {self.unit}")
         time_ns = _date_ns(text, date, name)
+        if abs(time_ns) > MAX_NS:
+            raise ValueError(f"{name} {quoted(text)} is not within {MAX_NS} ns of 1970")
         spelling = len(date[2] or ""), date[3] or ""
         self.spellings[spelling] = self.spellings.get(spelling, 0) + 1
         self.is_other = spelling != next(iter(self.spellings))

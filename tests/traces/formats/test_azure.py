@@ -137,6 +137,11 @@ def test_rows_come_out_before_later_lines_are_read(tmp_path: Path) -> None:
         (f"{HEADER}\n2023-11-16 18:17:03,{'9' * 9999},1\n", 2, f"ContextTokens '{'9' * 40}'... is above"),
         (f"{HEADER}\n2023-13-16 18:17:03,1,1\n", 2, "TIMESTAMP '2023-13-16 18:17:03' is no date and time"),
         (f"{HEADER}\n2023-11-16 18:17:03+99:00,1,1\n", 2, "TIMESTAMP '2023-11-16 18:17:03+99:00' is no date and time"),
+        (
+            f"{HEADER}\n9999-12-31 23:59:59,1,1\n",
+            2,
+            "TIMESTAMP '9999-12-31 23:59:59' is not within 4611686018427387904",
+        ),
         (f"{HEADER}\n17,1,1\n", 2, "TIMESTAMP '17' is not like"),
         (f"{HEADER}\nNaN,1,1\n", 2, "TIMESTAMP 'NaN' is not like"),
         (f"{HEADER}\n{ROW}\n2023-11-16 18:17:03.9799599,1,1\n", 3, "time goes back by 100 ns"),
