@@ -12,6 +12,7 @@ from conf.garbage import collect_seldom
 
 MISTAKE = 2  # as argparse has it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+CLOSED = 141  # 128 + SIGPIPE: who read the output has gone
 
 
 class Refused(SystemExit):
@@ -38,7 +39,7 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
         arguments: the command line behind ``prog``.
 
     Returns:
-        The exit code: the command's own, 2 for a mistake of the caller, 130 after Ctrl-C.
+        The exit code: the command's own, 2 for a mistake of the caller, 130 after Ctrl-C, 141 if the output is closed.
         An unexpected exception keeps its traceback, and Python exits with 1.
     """
     is_completion = arguments[:1] in (["-sc"], ["--shell-completion"])
@@ -55,13 +56,18 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
     if not is_completion:  # which needs the name of the executable
         sys.argv[0] = f"{prog} {name}"
     try:
-        return import_module(commands[name].module).main(rest)
+        code = import_module(commands[name].module).main(rest)
+        sys.stdout.flush()
+        return code
     except Refused as mistake:
         print(f"{prog} {name}: {mistake}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt as stop:
         print(f"{prog} {name}: {': '.join(['interrupted', *map(str, stop.args)])}", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output, head or less, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return CLOSED
 
 
 def _usage(prog: str, commands: Mapping[str, Command]) -> str:

@@ -9,14 +9,14 @@ from math import ceil, floor, log10
 from conf.planning import words
 from conf.planning.answer import Answer
 
-WIDTH, LEFT, RIGHT, ROW = 440, 160, 20, 26
+WIDTH, LEFT, RIGHT, ROW = 440, 176, 20, 26
 """Narrow, with text of 13: on a phone, 360 wide, that is still 10."""
 
 BLUE, ORANGE, GREY, PALE = "#0072b2", "#b34700", "#555", "#bbb"
 """Blue and a dark orange of Okabe and Ito's palette: told apart by the colour-blind, 4.5 : 1 on white."""
 
-N_MARKS = 4
-"""Steps of an axis, about."""
+N_MARKS = 5
+"""Steps of an axis at most; there are at least two."""
 
 Place = Callable[[float], float]
 
@@ -105,7 +105,7 @@ def _axis(low: float, high: float, x: Place, y: float) -> list[str]:
 
 
 def marks(low: float, high: float) -> list[float]:
-    """Round numbers within ``low < high``: multiples of 1, 2 or 5 times a power of ten, about ``N_MARKS`` steps."""
+    """Round numbers within ``low <= high``: multiples of 1, 2 or 5 times a power of ten, ``N_MARKS`` steps at most."""
     rough = (high - low) / N_MARKS or 1.0
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)

@@ -26,7 +26,8 @@ figure { margin: 1rem 0; break-inside: avoid; } figcaption { font-size: .9rem; c
 svg { display: block; width: 100%; max-width: 36rem; height: auto; }
 pre { overflow-x: auto; background: #f6f6f6; padding: .75rem; font-size: .8rem; }
 @media print {
-  body { max-width: none; font-size: 13px; } .scroll { overflow: visible; break-inside: avoid; }
+  html { font-size: 13px; } body { max-width: none; font-size: 1rem; } th:first-child { position: static; }
+  .scroll { overflow: visible; break-inside: avoid; }
   h2 { break-after: avoid; } svg { max-width: 28rem; } pre { white-space: pre-wrap; }
 }
 """

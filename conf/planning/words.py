@@ -234,11 +234,11 @@ def cost_rows(answer: Answer) -> Iterator[list[str]]:
 
 def change(gain: Interval) -> str:
     """A relative change with its interval."""
-    return f"{gain.mean:+.1%} ({gain.low:+.0%} to {gain.high:+.0%})"
+    return f"{gain.mean:+.1%} ({max(-1.0, gain.low):+.0%} to {gain.high:+.0%})"
 
 
 def _rate(rate_per_s: float) -> str:
-    return f"{rate_per_s:.3g}"
+    return f"{rate_per_s:,.0f}" if rate_per_s >= 999.5 else f"{rate_per_s:.3g}"
 
 
 def _ms(seconds: float) -> str:
