@@ -16,6 +16,7 @@ from conf.garbage import collect_seldom, spare_the_rest
 MISTAKE = 2  # as argparse has it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 TERMINATED = 128 + signal.SIGTERM
+CLOSED = 128 + 13  # SIGPIPE: who read the output has gone
 
 
 class Refused(SystemExit):
@@ -42,7 +43,8 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
         arguments: the command line behind ``prog``.
 
     Returns:
-        The exit code: the command's own, 2 for a mistake of the caller, 130 after Ctrl-C, 143 after SIGTERM.
+        The exit code: the command's own, 2 for a mistake of the caller, 130 after Ctrl-C, 143 after SIGTERM, 141 if
+        the output is closed.
         An unexpected exception keeps its traceback, and Python exits with 1.
     """
     is_completion = arguments[:1] in (["-sc"], ["--shell-completion"])
@@ -61,13 +63,18 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
     ended_by: list[int] = []
     try:
         with _terminable(ended_by):
-            return import_module(commands[name].module).main(rest)
+            code = import_module(commands[name].module).main(rest)
+        sys.stdout.flush()
+        return code
     except Refused as mistake:
         print(f"{prog} {name}: {mistake}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt as stop:
         print(f"{prog} {name}: {': '.join(['interrupted', *map(str, stop.args)])}", file=sys.stderr)
         return TERMINATED if ended_by else INTERRUPTED
+    except BrokenPipeError:  # whoever read the output, head or less, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return CLOSED
     finally:
         spare_the_rest()
 
