@@ -54,9 +54,7 @@ def phases(drawn: Drawn) -> Numbers:
     return numbers
 
 
-def _of_phase(
-    drawn: Drawn, system: str, rate: float, phase: int, lasts_s: Sequence[float]
-) -> tuple[Floats, Floats]:
+def _of_phase(drawn: Drawn, system: str, rate: float, phase: int, lasts_s: Sequence[float]) -> tuple[Floats, Floats]:
     """TTFT and mean gap, s, of the finished requests of a system that arrived in a phase of the first cycle."""
     ends_ns = [round(end_s * NS_PER_S) for end_s in accumulate([0.0, *lasts_s])]
     found: list[tuple[Floats, Floats]] = []
@@ -230,9 +228,7 @@ def _blocked(result: Result, folder: Path) -> tuple[float, float, float]:
     and still borrowed; mean duration of a loan, s; memory that is lent and holds nothing, GiB, mean over the run.
     """
     run = read_run(folder)
-    columns = run.columns(
-        "memory", ("at_ns", "model", "n_base_blocks", "n_base_used", "n_lent_blocks", "n_lent_used")
-    )
+    columns = run.columns("memory", ("at_ns", "model", "n_base_blocks", "n_base_used", "n_lent_blocks", "n_lent_used"))
     blocked_ns = idle_bytes_ns = 0
     for model, info in enumerate(result.info.models):
         own = columns["model"] == model

@@ -64,7 +64,9 @@ class WorkloadSettings:
         require_positive("n_requests", self.n_requests, "requests")
         _ = self.limits  # refuses what does not go together
         if self.agents and (self.weights is not None or self.division != "weights"):
-            raise ValueError("agents=true sends every request to the first model; leave weights and division as they are")
+            raise ValueError(
+                "agents=true sends all requests to the first model; leave weights and division as they are"
+            )
         if self.weights is None:
             return
         if self.division == "round_robin":
