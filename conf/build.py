@@ -28,6 +28,7 @@ from policies.setup import ServedModel
 from policies.types import HardwareProfile, LinkProfile
 from traces.results.grid import differences
 from traces.sessions.workload import SessionWorkload
+from traces.workload.agents import Agents
 from traces.workload.lengths import LengthSettings
 from traces.workload.workload import workload
 
@@ -217,7 +218,7 @@ def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -
             raise ValueError(f"sessions are of one model, not of {len(models)}; choose another mix")
         longest = settings.serving.max_model_len or shapes[0].max_context_tokens
         return SessionWorkload(settings=settings.sessions[lengths], seed=settings.seed, max_context_tokens=longest)
-    return workload(
+    made = workload(
         arrivals=settings.arrivals,
         lengths=settings.lengths[lengths],
         settings=settings.workload,
@@ -225,6 +226,7 @@ def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -
         shapes=shapes,
         lengths_by_model=_lengths_by_model(settings),
     )
+    return Agents(whole=made) if settings.workload.agents else made
 
 
 def _served_moe(settings: Settings) -> ServedMoe | None:

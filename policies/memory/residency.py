@@ -34,6 +34,7 @@ class HostKv:
     Args:
         n_units: how often ``unit_blocks`` blocks of ``unit_bytes`` in total.
         use: how it takes part in a decode step.
+        unit_copy_ns: what the copies of a unit take in each direction of an exchange beside their bytes.
 
     Raises:
         ValueError: a number is not positive.
@@ -43,6 +44,7 @@ class HostKv:
     unit_blocks: int
     unit_bytes: int
     use: HostUse
+    unit_copy_ns: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_units", "unit_blocks", "unit_bytes"):
@@ -53,6 +55,11 @@ class HostKv:
     def n_bytes(self) -> int:
         """All of it."""
         return self.n_units * self.unit_bytes
+
+    @property
+    def copies_ns(self) -> int:
+        """What the copies of an exchange take each way beside their bytes."""
+        return self.n_units * self.unit_copy_ns
 
 
 @dataclass(slots=True, init=False, order=True, unsafe_hash=True)
