@@ -181,6 +181,8 @@ def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
         ranks=asdict(experts.ranks),
         routing={key: value for key, value in routing.items() if value not in (None, ())},
         away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
+        compute_deviation=run.settings.compute_deviation,
+        seed=run.settings.seed,
     )
 
 
