@@ -29,6 +29,7 @@ class Link:
 
     Attributes:
         copy_slowdown: measured between two H200s, 0 over PCIe; 0 where it was not measured.
+        prefill_compute_slowdown, prefill_copy_slowdown: in steps with prompts; ``None``: as in other steps.
     """
 
     h2d_bytes_per_s: int
@@ -36,6 +37,8 @@ class Link:
     joint_bytes_per_s: int
     compute_slowdown: float
     copy_slowdown: float = 0.0
+    prefill_compute_slowdown: float | None = None
+    prefill_copy_slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +189,21 @@ class Mix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """How the models share the GPU in time: see ``policies/serving/tenancy.py``."""
+    """How the models share the GPU: see ``policies/serving/tenancy.py``.
 
-    kind: Literal["temporal"]
-    order: Literal["round_robin", "priority"]
-    quantum_s: float
+    Attributes:
+        kind: ``temporal``: in turns; ``mps``: all at once, sharing SMs and bandwidth; ``mig``: all at once, each on a
+            fixed share of both. Under the last two models lend only to themselves; for the simulator.
+        order, quantum_s: of turns.
+        interference: under MPS the share by which a model computes longer while another does, beyond what they share.
+        shares: under MIG of SMs and bandwidth, a number a model; empty: those of the mix, which divide the memory.
+    """
+
+    kind: Literal["temporal", "mps", "mig"]
+    order: Literal["round_robin", "priority"] = "round_robin"
+    quantum_s: float = 0.1
+    interference: float = 0.0
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +244,19 @@ class BackendSettings:
             raise ValueError(f"backend.ranks={self.ranks}: the simulator divides no dense model; run the executor")
         if self.tier == "peer" and self.peer < self.ranks:
             raise ValueError(f"backend.peer={self.peer}: GPU {self.peer} serves; name another one")
+
+    def refuse_for_experts(self) -> None:
+        """Refuse what only dense models know.
+
+        Raises:
+            ValueError: ranks, or a peer, are set here.
+        """
+        if self.ranks > 1:
+            raise ValueError(
+                f"backend.ranks={self.ranks}: those of experts are mix.experts.ranks; set them there"
+            )
+        if self.tier == "peer":
+            raise ValueError("backend.tier=peer: experts are staged from host memory; set backend.tier=host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

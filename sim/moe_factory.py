@@ -12,6 +12,7 @@ from sim.compute.moe import MoeCompute, MoeRoofline, Ranks
 from sim.compute.perturbed import PerturbedExperts
 from sim.compute.roofline import Roofline
 from sim.compute.routing import Routing, by_weights, uniform, zipf
+from sim.link import MILLION
 from sim.moe_backend import MoeBackend
 from sim.on_demand import OnDemandExperts
 from sim.staging import StagedExperts, StagingLink
@@ -23,6 +24,7 @@ def open_moe_backend(
     *,
     roofline: Mapping[str, float],
     flops_per_s: int,
+    compute_slowdown: float,
     ranks: Mapping[str, Any],
     routing: Mapping[str, Any],
     away: OffloadCap | None = None,
@@ -34,6 +36,7 @@ def open_moe_backend(
     Args:
         hardware: of each rank; ranks behind one link to host memory share it.
         roofline, flops_per_s: fitted constants, see ``Roofline``; ``ranks``: see ``Ranks``.
+        compute_slowdown: share by which computation takes longer beside a copy.
         routing: ``kind`` and what that needs, see ``routing_of``.
         away: experts that never have a place, and are fetched when the router asks for them; ``None``: those that
             are offloaded are staged.
@@ -49,6 +52,7 @@ def open_moe_backend(
         bytes_per_s=bytes_per_s,
         reduce_bytes_per_s=of.reduce_bytes_per_s if of.reduces_over_link else 0,
         splits_regions=of.splits_regions,
+        slowdown_ppm=round(compute_slowdown * MILLION),
     )
     machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
     compute: MoeCompute = MoeRoofline(machine, shape, of, chosen)

@@ -1,59 +1,71 @@
-"""The notebooks are run, cell by cell, on small results."""
+"""Every notebook runs from top to bottom, and is committed without output."""
 
 from __future__ import annotations
 
+import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conf.paper.collect import collect
 from tests.conftest import REPOSITORY
 
-SMALL = ("parallel.jobs=1", "output.figures=false")
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+SELF_SUFFICIENT = [path for path in NOTEBOOKS if path.stem != "04_vamp"]  # which reads results: test_vamp_notebook.py
+LONGEST_FUNCTION = 5  # lines: what is longer belongs into a module
 
 
-def cells(name: str) -> list[str]:
-    notebook = json.loads((REPOSITORY / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))
-    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
 
 
-def run(name: str) -> list[Any]:
-    """Run all cells in one namespace; the figures that they left."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
-    names: dict[str, object] = {}
-    for number, cell in enumerate(cells(name)):
-        exec(compile(cell, f"{name}, code cell {number}", "exec"), names)
-    return [plt.figure(number) for number in plt.get_fignums()]
+def code(notebook: Path) -> list[str]:
+    return ["".join(cell["source"]) for cell in cells(notebook) if cell["cell_type"] == "code"]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("results")
-    cliff = ["grid.sessions={in_house_h100: {n_sessions: [2, 3]}}", "sessions.in_house_h100.n_turns=2"]
-    collect("vamp/fig9a", root, [*SMALL, *cliff, "compare=[recompute,vamp_15]"])
-    replay = [
-        f"sessions.swe_replay.{name}" for name in ("n_sessions=3", "total_turns=6", "least_turns=1", "most_turns=3")
-    ]
-    collect("vamp/fig10a", root, [*SMALL, *replay, "compare=[recompute,vamp_15]"])
-    return root
+def test_there_are_notebooks() -> None:
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
 
 
-def test_the_notebook_of_vamp_draws_what_is_there_and_says_what_is_not(
-    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HBMLAB_RESULTS", str(results))
-    figures = run("04_vamp")
-    assert len(figures) == 3  # the cliff on one platform, the replay by turn, what may be lent
-    cliff = figures[0].axes[0]
-    assert {line.get_label() for line in cliff.get_lines()} == {"recompute", "vamp_15"}
-    assert all(len(line.get_xdata()) == 2 for line in cliff.get_lines())
-    said = capsys.readouterr().out
-    assert "fig9b" in said
-    assert "sim run +experiment=vamp/fig6" in said
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_committed_without_output_and_says_what_each_part_is(notebook: Path) -> None:
+    kinds = [cell["cell_type"] for cell in cells(notebook)]
+    assert kinds[0] == "markdown"
+    for cell in cells(notebook):
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+    for part in ast.walk(ast.parse("\n".join(code(notebook)))):
+        if isinstance(part, ast.FunctionDef):
+            assert part.end_lineno is not None
+            assert part.end_lineno - part.lineno < LONGEST_FUNCTION, f"{notebook.name}: {part.name}"
+
+
+@pytest.mark.parametrize("notebook", SELF_SUFFICIENT, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(notebook: Path) -> None:
+    program = "\n".join([*code(notebook), "print(sum(bool(plt.figure(n).axes) for n in plt.get_fignums()))"])
+    done = subprocess.run(
+        [sys.executable, "-W", "error::FutureWarning", "-c", program],
+        cwd=notebook.parent,
+        env={**os.environ, "MPLBACKEND": "agg", "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout.split()[-1]) >= 1  # it drew something
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_figure_of_a_notebook_names_its_axes(notebook: Path) -> None:
+    """Titles, axes and units, except where a table stands."""
+    drawn = [cell for cell in code(notebook) if "plt.subplots" in cell]
+    assert drawn
+    for cell in drawn:
+        assert "xlabel=" in cell
+        assert "ylabel" in cell
+        assert "title=" in cell
