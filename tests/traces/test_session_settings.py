@@ -90,7 +90,10 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], messag
 
 
 def test_scales_multiply_what_a_fit_draws() -> None:
-    plain, scaled = (next(read("swe_replay", added_scale=1.0, **of).sessions(1)) for of in ({}, {"think_scale": 4.0}))
+    plain, scaled = (
+        next(read("swe_replay", added_scale=1.0, **of).sessions(1))
+        for of in ({"think_scale": 1.0}, {"think_scale": 4.0})
+    )
     assert [turn.n_new_tokens for turn in scaled.turns] == [turn.n_new_tokens for turn in plain.turns]
     for before, after in zip(plain.turns[1:], scaled.turns[1:], strict=True):
         assert abs(after.think_ns - 4 * before.think_ns) <= 4_000_000  # whole milliseconds
