@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from conf.alone import alone_in
 from conf.garbage import seldom_collected
-from conf.run import Run, run_info
+from conf.run import Following, Run, run_info
 from conf.worlds import device_of, open_world
 from policies.backend import Backend
 from policies.engine import Engine, Outcome
@@ -19,6 +19,7 @@ from policies.lane import Lane, TrueLengths
 from policies.memory.ledger import Ledger
 from policies.moe_setup import open_moe
 from policies.policy import OffloadsExperts
+from policies.serving.tenancy import TemporalSharing
 from policies.setup import open_lanes, open_ledger
 from policies.vamp import Vamp
 from traces.results.folder import discard, is_complete
@@ -117,8 +118,11 @@ def open_books(run: Run) -> tuple[Ledger, list[Lane]]:
     if isinstance(run.policy, OffloadsExperts):
         raise ValueError(f"{run.system} offloads experts, and mix={run.settings.mix.name} has none")
     ledger = open_ledger(run.models, run.hardware)
-    preemption = run.policy.preemption
-    return ledger, open_lanes(run.models, ledger, run.hardware, run.settings.serving, preemption=preemption)
+    preemption, lends_across = run.policy.preemption, isinstance(run.tenancy, TemporalSharing)
+    serving = run.settings.serving
+    return ledger, open_lanes(
+        run.models, ledger, run.hardware, serving, preemption=preemption, lends_across=lends_across
+    )
 
 
 def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backend, journal: Journal) -> Engine:
@@ -139,5 +143,5 @@ def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backen
         journal=journal,
         leaps=settings.backend.leaps,
         use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
-        follow=workload.follow if isinstance(workload, SessionWorkload) else None,
+        follow=workload.follow if isinstance(workload, Following) else None,
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from conf.grid import ONCE
 from conf.schema import Settings
 from policies.moe_setup import ServedMoe
 from policies.policy import Policy
-from policies.serving.tenancy import TemporalSharing
+from policies.serving.tenancy import Sharing
 from policies.setup import ServedModel
-from policies.types import Arrival, HardwareProfile
+from policies.types import Arrival, HardwareProfile, Request
 from traces.results.folder import ModelInfo, RunInfo
 from traces.results.grid import Grid, Scalar
 
@@ -36,6 +36,15 @@ class Requests(Protocol):
         ...
 
 
+@runtime_checkable
+class Following(Protocol):
+    """Requests of which the finish brings about others: turns of sessions, agents in a row."""
+
+    def follow(self, request: Request, finish_ns: int) -> Iterable[Arrival]:
+        """What the finish of a request brings about, none of it earlier."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One system under one workload.
@@ -55,7 +64,7 @@ class Run:
     policy: Policy
     hardware: HardwareProfile
     models: tuple[ServedModel, ...]
-    tenancy: TemporalSharing
+    tenancy: Sharing
     workload: Requests
     settings: Settings
     config: Mapping[str, object]

@@ -189,11 +189,21 @@ class Mix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """How the models share the GPU in time: see ``policies/serving/tenancy.py``."""
+    """How the models share the GPU: see ``policies/serving/tenancy.py``.
 
-    kind: Literal["temporal"]
-    order: Literal["round_robin", "priority"]
-    quantum_s: float
+    Attributes:
+        kind: ``temporal``: in turns; ``mps``: all at once, sharing SMs and bandwidth; ``mig``: all at once, each on a
+            fixed share of both. Under the last two models lend only to themselves; for the simulator.
+        order, quantum_s: of turns.
+        interference: under MPS the share by which a model computes longer while another does, beyond what they share.
+        shares: under MIG of SMs and bandwidth, a number a model; empty: those of the mix, which divide the memory.
+    """
+
+    kind: Literal["temporal", "mps", "mig"]
+    order: Literal["round_robin", "priority"] = "round_robin"
+    quantum_s: float = 0.1
+    interference: float = 0.0
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

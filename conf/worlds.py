@@ -17,7 +17,7 @@ from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
 from policies.moe_setup import ServedMoe
-from policies.policy import OffloadsExperts
+from policies.policy import OffloadsExperts, Policy
 from traces.measured.device_tables import table_path
 from traces.measured.layer_profile import is_layer_profile
 
@@ -55,10 +55,10 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     if world == "sim":
         _simulated(run)
         return
-    if run.policy.keeps_kv_on_host:
+    if what := _only_simulated(run.policy):
         (name,) = cast("Mapping[str, object]", run.config["policy"])
         raise ValueError(
-            f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
+            f"policy {name} {what}, which only the simulator can do; "
             "run it with python -m sim, or leave it out of compare"
         )
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
@@ -66,6 +66,15 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     from executor.factory import check
 
     check(world, _any_plan(run, ledger, lanes))
+
+
+def _only_simulated(policy: Policy) -> str | None:
+    """What a policy does that the executor cannot."""
+    if policy.keeps_kv_on_host:
+        return "keeps KV cache of running requests in host memory"
+    if isinstance(policy, OffloadsExperts) and not policy.lends:
+        return "fetches experts once the router has asked for them"
+    return None
 
 
 def open_world(
@@ -152,6 +161,7 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         compute_deviation=settings.compute_deviation,
         seed=settings.seed,
         copies=copies,
+        sharing=run.tenancy,
     )
 
 
@@ -171,6 +181,8 @@ def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
         ranks=asdict(experts.ranks),
         routing={key: value for key, value in routing.items() if value not in (None, ())},
         away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
+        compute_deviation=run.settings.compute_deviation,
+        seed=run.settings.seed,
     )
 
 

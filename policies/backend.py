@@ -120,8 +120,10 @@ class StepReport:
 class Backend(Protocol):
     """A world in which steps take time and memory can be moved.
 
-    A lane is a model. Submissions of one lane run in order; lanes run side by side or,
-    under temporal sharing, one at a time (the engine sees to that).
+    A lane is a model. Submissions of one lane run in order; under temporal sharing lanes run one at a time (the
+    engine sees to that), under spatial sharing side by side. Then what runs ``n_steps`` times has nothing beside
+    it until ``stop_ns``, and stops before a step that would end later, unless that is its first; finishes of one
+    instant are reported in the order of the lanes.
     """
 
     @property
@@ -163,5 +165,8 @@ class Backend(Protocol):
         ...
 
     def landed(self) -> tuple[tuple[int, int], ...]:
-        """(model, layer) of loads that are complete and were not told before, in order of completion."""
+        """(model, layer) of loads that are complete and were not told before, in order of completion.
+
+        Side by side a load is told when its lane is between two steps.
+        """
         ...

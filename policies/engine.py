@@ -3,7 +3,8 @@
 One iteration is: take what has arrived; let each lane that may run compose a step;
 submit it; go on to the next finish or arrival; account what has finished. A scheduler that
 composes ahead (vLLM V1's async scheduling) is asked for the next step before the one under way
-is waited for. Everything that decides is asked here and nothing is decided here.
+is waited for. Under temporal sharing the lane that runs is waited for; under spatial sharing an
+arrival is taken while others run. Everything that decides is asked here and nothing is decided here.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from policies.progress import Progress
 from policies.relief import Relief
 from policies.serving.scheduler import Step
 from policies.serving.sequence import Sequence, State
-from policies.serving.tenancy import TemporalSharing
+from policies.serving.tenancy import Sharing, TemporalSharing
 from policies.serving.turns import choose
+from policies.side_by_side import SideBySide
 from policies.types import Arrival, HardwareProfile
 from policies.view import Ask
 
@@ -67,7 +69,7 @@ class Engine:
         lanes: Seq[Lane],
         truth: TrueLengths,
         policy: Policy,
-        tenancy: TemporalSharing,
+        tenancy: Sharing,
         ledger: Ledger,
         backend: Backend,
         hardware: HardwareProfile,
@@ -83,8 +85,9 @@ class Engine:
         self._lanes = lanes
         self._truth = truth
         self._policy = policy
-        self._tenancy = tenancy
-        self._quantum_ns = tenancy.quantum_ns
+        self._turns = tenancy if isinstance(tenancy, TemporalSharing) else None
+        self._quantum_ns = NEVER if self._turns is None else self._turns.quantum_ns
+        self._beside = SideBySide(lanes) if self._turns is None else None
         self._backend = backend
         self._journal = journal
         self._leaps = leaps
@@ -107,6 +110,7 @@ class Engine:
             hardware=hardware,
             journal=journal,
             clock=self,
+            sharing=tenancy,
         )
         self._grants = [partial(self._relief.grant, lane) for lane in lanes]
 
@@ -119,9 +123,11 @@ class Engine:
         Raises:
             ValueError: arrivals go back in time.
         """
-        backend, incoming = self._backend, self._incoming
-        self._relief.consult(self._lanes[0], Ask.START)
+        backend, incoming, beside = self._backend, self._incoming, self._beside
+        for asker in self._lanes[:1] if beside is None else self._lanes:
+            self._relief.consult(asker, Ask.START)
         incoming.open(arrivals)
+        lane: Lane | None = None
         while True:
             if incoming.next_ns <= backend.now_ns:
                 self._take()
@@ -129,7 +135,10 @@ class Engine:
                 return Outcome.STOPPED
             if incoming.next_ns == NEVER and self._gives_up and self._spins():
                 return Outcome.STUCK
-            lane = self._start() if self._busy is None else self._busy
+            if beside is None:
+                lane = self._start() if self._busy is None else self._busy
+            elif self._serve(beside):
+                continue
             if lane is not None:
                 if lane.scheduler.n_steps_ahead:
                     self._compose_behind(lane)
@@ -143,6 +152,30 @@ class Engine:
                 self._relief.publish_landed()
             else:
                 return Outcome.STUCK if any(lane.scheduler.has_work() for lane in self._lanes) else Outcome.DONE
+
+    def _serve(self, beside: SideBySide) -> bool:
+        """Let a lane compose beside those that run, or go on to the next finish or arrival; whether any runs or can."""
+        if self._policy.lends:
+            self.active = beside.active()
+        lane = beside.next_to_compose()
+        if lane is not None:
+            if self._ledger.anything_lent:
+                self._relief.consult(lane, Ask.EASE)
+            if not self._compose(lane):
+                lane.blocked = True
+            return True
+        next_ns = self._incoming.next_ns
+        if self._ledger.anything_lent and next_ns != NEVER:
+            for lane in beside.idle():
+                while self._relief.consult(lane, Ask.IDLE):
+                    pass
+        if not beside.anything_runs():
+            return False
+        report = self._backend.advance(None if next_ns == NEVER else next_ns)
+        while report is not None:  # all that finish at one instant, before anything is composed
+            self._finish(self._lanes[report.lane], report)
+            report = self._backend.advance(self._backend.now_ns)
+        return True
 
     def _take(self) -> None:
         now_ns, incoming = self._backend.now_ns, self._incoming
@@ -186,15 +219,17 @@ class Engine:
 
     def _keeps_turn(self, lane: Lane) -> bool:
         """Whether it would be the lane's turn if its step under way were done now."""
+        assert self._turns is not None
         turn_ns = self._backend.now_ns - self._turn_began_ns
-        return choose(self._tenancy, lane.index, turn_ns, [each.is_ready() for each in self._lanes]) == lane.index
+        return choose(self._turns, lane.index, turn_ns, [each.is_ready() for each in self._lanes]) == lane.index
 
     def _choose(self) -> Lane | None:
         lanes = self._lanes
         if len(lanes) == 1 and self._current == 0:  # there is nobody to take turns with
             return lanes[0] if lanes[0].is_ready() else None
+        assert self._turns is not None
         now_ns = self._backend.now_ns
-        chosen = choose(self._tenancy, self._current, now_ns - self._turn_began_ns, [lane.is_ready() for lane in lanes])
+        chosen = choose(self._turns, self._current, now_ns - self._turn_began_ns, [lane.is_ready() for lane in lanes])
         if chosen is None:
             return None
         lane = self._lanes[chosen]
@@ -231,6 +266,7 @@ class Engine:
             return True
         retired = self._retire(lane)
         self.n_steps += step.acted
+        lane.n_steps += step.acted
         self._drain(lane)
         return retired or step.acted
 
@@ -241,12 +277,13 @@ class Engine:
         lane.n_swapped_out = 0
         next_ns = self._incoming.next_ns
         stop_ns = next_ns if next_ns < self._next_use_ns else self._next_use_ns
-        if len(self._lanes) > 1 and self._is_contested():
+        if self._beside is None and len(self._lanes) > 1 and self._is_contested():
             stop_ns = min(stop_ns, self._turn_began_ns + self._quantum_ns)
         if lane.scheduler.n_steps_ahead:
             self._submit_ahead(lane, step, batch, stop_ns)
             return
-        n_steps = self._n_repeats(lane, step) if self._leaps and not step.prefills else 1
+        leaps = self._leaps and not step.prefills and (self._beside is None or self._beside.is_alone(lane))
+        n_steps = self._n_repeats(lane, step) if leaps else 1
         lane.in_flight = step, batch
         self._backend.submit(lane.index, batch, n_steps, stop_ns)
 
@@ -280,7 +317,7 @@ class Engine:
     def _n_quiet(self, lane: Lane) -> int:
         """Steps before the policy is asked again what it has been asked for the present one."""
         asks = {*lane.asked, Ask.EASE} if self._ledger.anything_lent else lane.asked
-        return min(lane.quiet_until.get(ask, 0) for ask in asks) - self.n_steps
+        return min(lane.quiet_until.get(ask, 0) for ask in asks) - self._relief.steps_of(lane)
 
     def _is_contested(self) -> bool:
         """Whether another model than the one whose turn it is could run."""
@@ -323,12 +360,14 @@ class Engine:
         if n_steps > 1 and step.pace is not None:
             n_to_end = min(n_steps, progress.n_to_next_end(step))
         self.n_steps += n_to_end
+        lane.n_steps += n_to_end
         if progress.enter(step, report, n_to_end):
             self._last_progress_step = self.n_steps
         if n_to_end < n_steps:
             lane.scheduler.compose_again(step)
             self._retire(lane, report.ends_ns[-2])
             self.n_steps += 1
+            lane.n_steps += 1
             if progress.enter_behind(step, report):
                 self._last_progress_step = self.n_steps
         lane.last_active_step = self.n_steps
@@ -353,7 +392,7 @@ class Engine:
                 assert seq.finish_ns is not None
                 self._incoming.finished(seq.request, seq.finish_ns)
         self._journal.retired(lane.index, at_ns, seqs, lane.scheduler)
-        self._relief.blocks_became_free()
+        self._relief.blocks_became_free(lane)
 
     def _rest(self) -> None:
         """No model has work: let the policy put things back while the link is free."""

@@ -55,6 +55,7 @@ class Lane:
         in_flight: the step that was submitted and has not ended (nor all of its repetitions).
         behind: another that was submitted behind it.
         n_under_way: steps that have been launched and not ended, where steps are launched ahead.
+        n_steps: its own steps so far.
         asked: kinds of question that came up while the present step was composed.
         n_swapped_out: blocks that a step without rows swapped out; they cross before the next one that has some.
         blocked: nothing can run until something changes.
@@ -74,6 +75,7 @@ class Lane:
     in_flight: tuple[Step, Batch] | None = None
     behind: tuple[Step, Batch] | None = None
     n_under_way: int = 0
+    n_steps: int = 0
     last_active_step: int | None = None
     quiet_until: dict[Ask, int] = field(default_factory=dict[Ask, int])
     asked: set[Ask] = field(default_factory=set[Ask])

@@ -21,6 +21,7 @@ from policies.memory.ops import HoldOnHost, Lend, MoveBlocks, Op, Withdraw
 from policies.memory.residency import Target
 from policies.policy import Policy
 from policies.serving.pool import Pool
+from policies.serving.tenancy import Mig, Sharing, TemporalSharing
 from policies.shortage import Shortage
 from policies.types import HardwareProfile
 from policies.view import Ask, MemoryView
@@ -35,7 +36,11 @@ class Clock(Protocol):
 
 
 class Relief:
-    """Asks the policy and carries out its answer on ledger, backend and block pools."""
+    """Asks the policy and carries out its answer on ledger, backend and block pools.
+
+    Models that run side by side are served by processes of their own: each asks a policy of its own, which
+    remembers and counts the steps of that model alone, and is shown its ranges alone.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class Relief:
         hardware: HardwareProfile,
         journal: Journal,
         clock: Clock,
+        sharing: Sharing,
     ) -> None:
         self._lanes = lanes
         self._policy = policy
@@ -55,9 +61,11 @@ class Relief:
         self._hardware = hardware
         self._journal = journal
         self._clock = clock
-        self._views = Views(lanes, ledger, hardware, shows_requests=policy.needs_requests)
-        self._policy_memory: object = None
-        self._refused: tuple[Target, ...] | None = None
+        self._apart = not isinstance(sharing, TemporalSharing)
+        rates = [_bandwidth(hardware, sharing, lane.index) for lane in lanes]
+        self._views = Views(lanes, ledger, hardware, rates, shows_requests=policy.needs_requests)
+        self._memories: list[object] = [None] * len(lanes)  # of the policy; one for all unless each asks its own
+        self._refused: list[tuple[Target, ...] | None] = [None] * len(lanes)
         self._changes_at_ns: int = 0
         self._n_changes = 0
         n_increments = sum(experts.most_increments for experts in ledger.experts if experts is not None)
@@ -86,28 +94,33 @@ class Relief:
         wanted = moves or bool(decision.preempt or decision.evict)
         refused = wanted and not self._enact(lane, decision)
         changed = wanted and not refused
+        asker = lane.index if self._apart else 0
         if not refused:  # what did not happen is not to be remembered
-            self._policy_memory = decision.policy_memory
-        self._refused = decision.targets if refused else None
+            self._memories[asker] = decision.policy_memory
+        self._refused[asker] = decision.targets if refused else None
         if changed or decision.preempt:
             self._n_changes += not decision.evict  # of these there are no more than blocks
-            self._hear_again()
+            self._hear_again(lane)
             self.publish_use()
         if not changed:
-            lane.quiet_until[ask] = self._clock.n_steps + decision.quiet_steps
+            lane.quiet_until[ask] = self.steps_of(lane) + decision.quiet_steps
             lane.quiet_blocks = n_short_blocks if ask is Ask.EVICTION else lane.quiet_blocks
         self._journal.decided(self._backend.now_ns, view, decision, changed=changed, refused=refused)
         return changed
 
-    def blocks_became_free(self) -> None:
+    def steps_of(self, lane: Lane) -> int:
+        """Steps so far, as the policy that the lane asks counts them."""
+        return lane.n_steps if self._apart else self._clock.n_steps
+
+    def blocks_became_free(self, lane: Lane) -> None:
         """Requests ended: what was refused for want of blocks may be asked again."""
-        self._hear_again()
+        self._hear_again(lane)
 
     def publish_landed(self) -> None:
         """Enter loads that have landed: their layers no longer cycle."""
         for model, layer in self._backend.landed():
             self._backend.apply(Change(self._ledger.land(model, layer)))
-            self._hear_again()
+            self._hear_again(self._lanes[model])
             self.publish_use()
 
     def publish_use(self) -> None:
@@ -126,14 +139,14 @@ class Relief:
 
     def _is_quiet(self, lane: Lane, ask: Ask, n_short_blocks: int) -> bool:
         """Whether a "no" still holds. Whether to evict depends on how much is short."""
-        if self._clock.n_steps >= lane.quiet_until.get(ask, 0):
+        if self.steps_of(lane) >= lane.quiet_until.get(ask, 0):
             return False
         return ask is not Ask.EVICTION or n_short_blocks >= lane.quiet_blocks
 
-    def _hear_again(self) -> None:
-        for lane in self._lanes:
-            lane.quiet_until.clear()
-            lane.blocked = False
+    def _hear_again(self, lane: Lane) -> None:
+        for each in (lane,) if self._apart else self._lanes:
+            each.quiet_until.clear()
+            each.blocked = False
 
     def _enact(self, asker: Lane, decision: Decision) -> bool:
         """Carry out a decision, all of its memory or none; whether it fitted."""
@@ -248,16 +261,18 @@ class Relief:
         return self._lanes[borrower].scheduler.pool
 
     def _view(self, lane: Lane, ask: Ask, n_short_blocks: int) -> MemoryView:
+        asker = lane.index if self._apart else 0
+        ranges = self._views.ranges()
         return MemoryView(
-            step=self._clock.n_steps,
+            step=self.steps_of(lane),
             ask=ask,
             asker=lane.index,
             n_short_blocks=n_short_blocks,
             hardware=self._hardware,
             models=self._views.models(self._clock.active),
-            ranges=self._views.ranges(),
-            policy_memory=self._policy_memory,
-            refused=self._refused,
+            ranges=tuple([each for each in ranges if each.borrower == asker]) if self._apart else ranges,
+            policy_memory=self._memories[asker],
+            refused=self._refused[asker],
             shortage=self._shortage(lane, n_short_blocks) if ask is Ask.EVICTION else None,
         )
 
@@ -286,6 +301,12 @@ class Relief:
             n_lent_blocks=pool.n_blocks - pool.n_base,
             n_lent_used=pool.n_lent_used,
         )
+
+
+def _bandwidth(hardware: HardwareProfile, sharing: Sharing, model: int) -> int:
+    """Bytes/s of HBM that a model has when it is alone."""
+    rate = hardware.hbm_bytes_per_s
+    return sharing.part(rate, model) if isinstance(sharing, Mig) else rate
 
 
 def _n_granted(lane: Lane, ask: Ask) -> int:

@@ -18,18 +18,23 @@ class Views:
     """Shows lanes and ledger as they are.
 
     Args:
+        rates: bytes/s of HBM that each model has when it is alone.
         shows_requests: the policy asks for running requests.
     """
 
-    def __init__(self, lanes: Seq[Lane], ledger: Ledger, hardware: HardwareProfile, *, shows_requests: bool) -> None:
+    def __init__(
+        self, lanes: Seq[Lane], ledger: Ledger, hardware: HardwareProfile, rates: Seq[int], *, shows_requests: bool
+    ) -> None:
         self._lanes = lanes
         self._ledger = ledger
         self._hardware = hardware
+        self._rates = rates
         self._shows_requests = shows_requests
         self._has_experts = any(experts is not None for experts in ledger.experts)
         self._fetches_ns = [hardware.link.fetch_ns(lane.shape.layer_bytes) for lane in lanes]
         self._weights_ns = [
-            lane.shape.n_layers * lane.shape.layer_bytes * NS_PER_S // hardware.hbm_bytes_per_s for lane in lanes
+            lane.shape.n_layers * lane.shape.layer_bytes * NS_PER_S // rate
+            for lane, rate in zip(lanes, rates, strict=True)
         ]
         self._models: dict[int, tuple[tuple[object, ...], ModelView]] = {}  # by lane: what may change, and its view
         self._residencies: tuple[Residency, ...] = ()  # for which the ranges were looked up

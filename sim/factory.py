@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from policies.backend import Backend
+from policies.serving.tenancy import Mig, Mps, Sharing
 from policies.types import HardwareProfile, ModelShape
 from sim.backend import SimBackend
 from sim.compute.base import ComputeModel
@@ -14,6 +16,9 @@ from sim.compute.perturbed import Perturbed
 from sim.compute.profile import profiled
 from sim.compute.roofline import ModelRoofline, Roofline
 from sim.compute.table import TableModel
+from sim.side_by_side.backend import SideBySideBackend
+from sim.side_by_side.demands import RooflineDemand, SliceDemand
+from sim.side_by_side.device import SharedDevice, SlicedDevice
 from sim.vmm import VmmCost, VmmMode
 from traces.measured.device_tables import read_table
 from traces.measured.layer_profile import is_layer_profile, read_layer_profile
@@ -39,10 +44,12 @@ def open_backend(
     compute_deviation: float = 0.0,
     seed: int = 0,
     copies: CopyLog | None = None,
-) -> SimBackend:
+    sharing: Sharing | None = None,
+) -> Backend:
     """Make a simulated GPU that serves these models.
 
     Args:
+        sharing: how they share it; ``None``: in turns.
         roofline, flops_per_s: fitted constants, see ``Roofline``.
         tables: folder of measured compute times, or of a layer profile, taken in their place.
         ops_gpu: GPU whose operations aiconfigurator-core measured: see ``sim/compute/op_table.py``.
@@ -55,17 +62,30 @@ def open_backend(
     Raises:
         ValueError: a constant is out of range, or a model was not measured.
     """
+    if isinstance(sharing, Mps | Mig):
+        rooflines = [
+            ModelRoofline(_part(sharing, index, hardware, roofline, flops_per_s), shape)
+            for index, shape in enumerate(shapes)
+        ]
+        return SideBySideBackend(
+            shapes,
+            hardware,
+            _perturbed(rooflines, compute_deviation, seed),
+            [SliceDemand() if isinstance(sharing, Mig) else RooflineDemand(model) for model in rooflines],
+            SlicedDevice() if isinstance(sharing, Mig) else SharedDevice(round(sharing.interference * MILLION)),
+            vmm=VmmCost(**vmm),
+            vmm_mode=VmmMode(vmm_mode),
+            slowdown_ppm=round(compute_slowdown * MILLION),
+            copy_slowdown_ppm=round(copy_slowdown * MILLION),
+            copies=copies,
+        )
     computes = compute_models(
         shapes, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables, ops_gpu=ops_gpu
     )
-    if compute_deviation:
-        computes = [
-            Perturbed(model, compute_deviation, f"compute {seed} {index}") for index, model in enumerate(computes)
-        ]
     return SimBackend(
         shapes,
         hardware,
-        computes,
+        _perturbed(computes, compute_deviation, seed),
         vmm=VmmCost(**vmm),
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
@@ -77,6 +97,22 @@ def open_backend(
 
 def _in_millionths(share: float | None) -> int | None:
     return None if share is None else round(share * MILLION)
+
+
+def _perturbed(computes: Sequence[ComputeModel], deviation: float, seed: int) -> Sequence[ComputeModel]:
+    if not deviation:
+        return computes
+    return [Perturbed(model, deviation, f"compute {seed} {index}") for index, model in enumerate(computes)]
+
+
+def _part(
+    sharing: Mps | Mig, model: int, hardware: HardwareProfile, roofline: Mapping[str, float], flops_per_s: int
+) -> Roofline:
+    """The machine that a model has while it is alone."""
+    rates = hardware.hbm_bytes_per_s, flops_per_s
+    if isinstance(sharing, Mig):
+        rates = sharing.part(rates[0], model), sharing.part(rates[1], model)
+    return Roofline(hbm_bytes_per_s=rates[0], flops_per_s=rates[1], **roofline)
 
 
 def compute_models(

@@ -152,7 +152,9 @@ class Link:
     def _request(self, own: deque[Copy], other: deque[Copy], n_bytes: int, rate: int, at_ns: int) -> Copy:
         if other or len(own) > MOST_ENDED:
             self._forget(at_ns)
-        start_ns = own[-1].end_ns if own and own[-1].end_ns > at_ns else at_ns
+        start_ns = at_ns
+        if own and (end_ns := own[-1].end_ns) > at_ns:
+            start_ns = end_ns
         work = n_bytes * NS_PER_S
         copy = Copy(start_ns, start_ns - (-work // rate), work)
         own.append(copy)

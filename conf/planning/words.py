@@ -182,14 +182,18 @@ RATE_HEADS = ("system", "keeps it up to", "95 %", "against the first")
 def rate_rows(answer: Answer) -> Iterator[list[str]]:
     """Each system as a row: ``RATE_HEADS``. Caps that were never reached share the row of the smallest of them."""
     first = answer.rates[0].system
-    for index, each in enumerate(answer.rates):
-        later = answer.rates[index + 1 :]
-        same = [one for one in later if one.brackets == each.brackets and _kin(one, each)]
-        if same:  # the cap was not in reach: the smallest that was not tells it
-            continue
+    for each in shown(answer):
         low, high = max(0.0, each.rate.low), each.rate.high
         gain = "" if each.system == first else "-" if each.gain is None else change(each.gain)
         yield [each.system.name, f"{_rate(each.rate.mean)}/s", f"{_rate(low)} - {_rate(high)}", gain]
+
+
+def shown(answer: Answer) -> Iterator[Rates]:
+    """The systems that are told: of caps that were not in reach, the smallest."""
+    for index, each in enumerate(answer.rates):
+        later = answer.rates[index + 1 :]
+        if not any(one.brackets == each.brackets and _kin(one, each) for one in later):
+            yield each
 
 
 def _kin(one: Rates, other: Rates) -> bool:
@@ -197,6 +201,19 @@ def _kin(one: Rates, other: Rates) -> bool:
 
 
 COST_HEADS = ("system", "TTFT P50", "P99 s", "mean TBT P50", "P99 ms", "tokens/s", "preempted", "lent GiB", "busy")
+
+COST_HEADS_LONG = (
+    "system",
+    "TTFT P50, s",
+    "TTFT P99, s",
+    "mean TBT P50, ms",
+    "mean TBT P99, ms",
+    "tokens/s",
+    "preemptions",
+    "lent, GiB",
+    "busy",
+)
+"""The same where there is room."""
 
 
 def cost_rows(answer: Answer) -> Iterator[list[str]]:
@@ -217,11 +234,11 @@ def cost_rows(answer: Answer) -> Iterator[list[str]]:
 
 def change(gain: Interval) -> str:
     """A relative change with its interval."""
-    return f"{gain.mean:+.1%} ({gain.low:+.0%} to {gain.high:+.0%})"
+    return f"{gain.mean:+.1%} ({max(-1.0, gain.low):+.0%} to {gain.high:+.0%})"
 
 
 def _rate(rate_per_s: float) -> str:
-    return f"{rate_per_s:.3g}"
+    return f"{rate_per_s:,.0f}" if rate_per_s >= 999.5 else f"{rate_per_s:.3g}"
 
 
 def _ms(seconds: float) -> str:

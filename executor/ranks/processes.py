@@ -22,6 +22,7 @@ from executor.ranks.commands import Failed, Ready
 from executor.ranks.group import Group, TorchGroup
 from executor.ranks.pipes import Following, Leading
 from executor.ranks.ranks import Follower, Leader
+from executor.ranks.sending import allow_sending
 from executor.vmm.driver import DriverError
 from policies.errors import DeviceFailed, HbmOverdrawn
 
@@ -52,6 +53,7 @@ def lead(world: World, plan: Plan | MoePlan) -> Generator[Leader]:
     Raises:
         DeviceFailed: a rank did not come.
     """
+    allow_sending()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes: list[SpawnProcess] = []

@@ -51,21 +51,27 @@ def home_pages(shape: ModelShape, hardware: HardwareProfile) -> int:
 
 def lay_out(
     borrower: ModelShape,
-    lenders: Sequence[ModelShape],
+    models: Sequence[ModelShape],
     hardware: HardwareProfile,
     *,
     block_tokens: int,
     n_base_blocks: int,
+    lenders: Sequence[int] | None = None,
 ) -> KvLayout:
-    """Give every home of every lender its place in the borrower's KV address range."""
+    """Give every home of every lender its place in the borrower's KV address range.
+
+    Args:
+        lenders: of which models it may borrow, by index; ``None``: of all. The others' homes hold no block of it.
+    """
     block_bytes = borrower.block_bytes(block_tokens)
     alignment_blocks = lcm(hardware.page_bytes, block_bytes) // block_bytes
     cursor = _round_up(n_base_blocks, alignment_blocks)
     firsts: list[int] = []
     strides: list[int] = []
     fits: list[int] = []
-    for lender in lenders:
-        home_bytes = home_pages(lender, hardware) * hardware.page_bytes
+    for index, lender in enumerate(models):
+        may_lend = lenders is None or index in lenders
+        home_bytes = home_pages(lender, hardware) * hardware.page_bytes if may_lend else 0
         stride = _round_up(-(-home_bytes // block_bytes), alignment_blocks)
         firsts.append(cursor)
         strides.append(stride)

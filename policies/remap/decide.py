@@ -164,20 +164,25 @@ def _revert(settings: Mirage, view: MemoryView, lent: RangeView, memory: Memory)
 
 
 def _reshape(settings: Mirage, view: MemoryView, memory: Memory, otherwise: Reason) -> Decision:
-    """Give the active model one slot more or less if its steps become shorter by that (by 5 %, ours)."""
-    active = [index for index, model in enumerate(view.models) if model.is_active and model.residency.loans]
-    for lender in active if settings.slots == "auto" else ():
-        model = view.models[lender]
-        now = model.residency.wanted
-        n_slots = 3 - now.n_slots
-        if len(now.loans) + n_slots > model.residency.n_layers:
-            continue
-        other = reshaped(model.residency, n_slots, settings.placement)
-        if {layer for layer, _ in model.residency.loading} & {*other.cycling}:
-            continue
-        if _predicted_step_ns(model, other) * 20 < _predicted_step_ns(model, now) * 19:
+    """Give the model that runs one slot more or less if its steps become shorter by that (by 5 %, ours)."""
+    lender, model = view.asker, view.models[view.asker]
+    if settings.slots == "auto" and model.is_active and model.residency.loans:
+        other = _with_other_slots(settings, model)
+        if other is not None:
             return _change(view, lender, other, Reason.RESHAPE, memory)
     return _keep(view, otherwise, memory, settings.patience_steps)
+
+
+def _with_other_slots(settings: Mirage, model: ModelView) -> Target | None:
+    now = model.residency.wanted
+    n_slots = 3 - now.n_slots
+    if len(now.loans) + n_slots > model.residency.n_layers:
+        return None
+    other = reshaped(model.residency, n_slots, settings.placement)
+    if {layer for layer, _ in model.residency.loading} & {*other.cycling}:
+        return None
+    is_faster = _predicted_step_ns(model, other) * 20 < _predicted_step_ns(model, now) * 19
+    return other if is_faster else None
 
 
 def _activate(settings: Mirage, view: MemoryView, memory: Memory) -> Decision:

@@ -85,6 +85,13 @@ class TokenClock:
     def _first(self, seqs: Seq[Sequence], report: StepReport) -> None:
         """Date the token of the report's first step in each sequence by itself."""
         at_ns = report.ends_ns[0]
+        if len(seqs) == 1:  # most often
+            seq = seqs[0]
+            was_preempted = seq.was_preempted
+            last_ns = seq.date(at_ns)
+            if last_ns is not None:
+                self._tell_first(at_ns, last_ns, was_preempted, 1, report)
+            return
         n_seqs: dict[tuple[int, bool], int] = {}  # by (time of the token before, was preempted since)
         for seq in seqs:
             was_preempted = seq.was_preempted
@@ -93,8 +100,12 @@ class TokenClock:
                 before = last_ns, was_preempted
                 n_seqs[before] = n_seqs.get(before, 0) + 1
         for (last_ns, was_preempted), n in n_seqs.items():
-            cause = PREEMPTION if was_preempted else self._cause(last_ns, report)
-            self._journal.gaps(self._model, cause, (at_ns - last_ns,), n)
+            self._tell_first(at_ns, last_ns, was_preempted, n, report)
+
+    def _tell_first(self, at_ns: int, last_ns: int, was_preempted: bool, n_seqs: int, report: StepReport) -> None:
+        """Tell the gap before the report's first token, of sequences to which the same has happened."""
+        cause = PREEMPTION if was_preempted else self._cause(last_ns, report)
+        self._journal.gaps(self._model, cause, (at_ns - last_ns,), n_seqs)
 
     def _cause(self, last_ns: int, report: StepReport) -> GapCause:
         """Why the token of the report's first step came as late after ``last_ns`` as it did, preemption apart."""

@@ -89,6 +89,10 @@ class _Gemm:
     def ns(self, n_tokens: int) -> float:
         return max(self.weights_ns + n_tokens * self.token_bytes_ns, n_tokens * self.token_flops_ns)
 
+    def busy_ns(self, n_tokens: int) -> tuple[float, float]:
+        """Of that, for how long SMs compute and HBM is read and written."""
+        return n_tokens * self.token_flops_ns, self.weights_ns + n_tokens * self.token_bytes_ns
+
 
 @dataclass(frozen=True, slots=True)
 class _Experts:
@@ -111,6 +115,10 @@ class _Experts:
 
     def ns(self, n_tokens: int) -> float:
         return max(self.routing.n_distinct(n_tokens) * self.expert_ns, n_tokens * self.token_ns)
+
+    def busy_ns(self, n_tokens: int) -> tuple[float, float]:
+        """Of that, for how long SMs compute and HBM is read."""
+        return n_tokens * self.token_ns, self.routing.n_distinct(n_tokens) * self.expert_ns
 
 
 class ModelRoofline:
@@ -168,6 +176,25 @@ class ModelRoofline:
     def head_ns(self, work: Work) -> int:
         """Device time outside the layers: embedding, last norm, logits, sampling."""
         return self._of_sampled_ns(work.n_sampled)
+
+    def layer_busy_ns(self, work: Work) -> tuple[float, float]:
+        """Of the time of one layer, for how long SMs compute and HBM is read and written.
+
+        The rest are launches, and whatever of both a kernel leaves idle.
+        """
+        n_tokens = work.n_prefill_tokens + work.n_decode_seqs
+        parts = [gemm.busy_ns(n_tokens) for gemm in self._layer_gemms]
+        if self._experts is not None:
+            parts.append(self._experts.busy_ns(n_tokens))
+        compute_ns, hbm_ns = (sum([part[resource] for part in parts]) for resource in (0, 1))
+        compute_ns += work.prefill_pairs * self._pair_ns
+        hbm_ns += work.decode_context_tokens * self._context_token_fs / FS_PER_NS
+        hbm_ns += max(0, n_tokens - FLAT_TOKENS) * self._small_token_ns
+        return compute_ns, hbm_ns
+
+    def head_busy_ns(self, work: Work) -> tuple[float, float]:
+        """The same of the time outside the layers."""
+        return self._logits.busy_ns(work.n_sampled) if work.n_sampled else (0.0, 0.0)
 
     def host_ns(self, work: Work) -> int:
         """Time of the host before the device can start."""

@@ -14,7 +14,7 @@ _OF_A_STEP = ("model", "start_ns", "end_ns", "n_prefill_tokens", "n_decode_seqs"
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One step of one model; fields as in the table ``steps``."""
+    """One step of one model; fields as in the table ``steps``; ``rest_ns`` is ``None`` in runs that older code made."""
 
     lane: int
     start_ns: int
@@ -22,6 +22,7 @@ class RecordedStep:
     n_prefill_tokens: int
     n_decode_seqs: int
     stall_ns: int
+    rest_ns: int | None = None
 
     @property
     def lasted_ns(self) -> int:
@@ -56,9 +57,10 @@ def record_of(run: RunTables, layer_bytes: Sequence[int]) -> Record:
     """
     if missing := sorted({"steps", "memory"} - set(run.kept)):
         raise ValueError(f"{run.folder} has kept no {' and no '.join(missing)}; run it with keep=[steps,memory]")
-    columns = run.columns("steps", _OF_A_STEP)
+    names = (*_OF_A_STEP, "rest_ns") if run.has("steps", "rest_ns") else _OF_A_STEP
+    columns = run.columns("steps", names)
     order = np.lexsort((columns["end_ns"], columns["start_ns"]))
-    rows = zip(*(columns[name][order].tolist() for name in _OF_A_STEP), strict=True)
+    rows = zip(*(columns[name][order].tolist() for name in names), strict=True)
     return Record(steps=tuple(RecordedStep(*row) for row in rows), landed=_landed(run, layer_bytes))
 
 

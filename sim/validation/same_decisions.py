@@ -130,7 +130,7 @@ class SameDecisions:
 
 
 def _report(real: RecordedStep, ours: StepReport) -> StepReport:
-    """The step as it was; the host's part of it, which is not recorded, as it is simulated."""
+    """The step as it was; what of it was outside the layers as it is simulated, if that is not recorded."""
     busy_ns = real.lasted_ns - real.stall_ns
-    rest_ns = min(ours.rest_ns[0], busy_ns)
+    rest_ns = min(ours.rest_ns[0], busy_ns) if real.rest_ns is None else real.rest_ns
     return StepReport(real.lane, real.start_ns, [real.end_ns], [busy_ns - rest_ns], [real.stall_ns], [rest_ns])

@@ -53,7 +53,7 @@ def test_flags_and_their_values_come_last_in_their_order(line: str, sorted_line:
     [
         ("sed=1", "no key sed; did you mean seed?"),
         ("+serving.blocks=1", "no key serving.blocks; did you mean block_tokens?"),
-        ("tenancy.slice_s=1", "no key tenancy.slice_s; there are kind, order, quantum_s"),
+        ("tenancy.slice_s=1", "no key tenancy.slice_s; there are interference, kind, order, quantum_s, shares"),
         ("policy.mirage.max_fraction=1", "no key policy.mirage.max_fraction; did you mean max_remapped_fraction?"),
         ("seed=abc", "seed: Value 'abc' of type 'str' could not be converted to Integer"),
         ("policy.mirage.victim_order=fifo", "policy.mirage.victim_order: Invalid value 'fifo', expected one of"),

@@ -100,7 +100,7 @@ class Auditor:
         self._last_ns = 0
         self._last_active_steps: dict[int, int] = {}
         self._before: object = None
-        self._refused: tuple[Target, ...] | None = None
+        self._refused: dict[int, tuple[Target, ...] | None] = {}  # by model, if each asks a policy of its own
 
     def watch(self, scene: Scene, policy: Policy) -> None:
         """From now on look at this engine."""
@@ -141,8 +141,9 @@ class Auditor:
     def decided(self, now_ns: int, view: MemoryView, decision: Decision, *, changed: bool, refused: bool) -> None:
         self.recorder.decided(now_ns, view, decision, changed=changed, refused=refused)
         ledger = self._watched.ledger
-        assert view.refused == self._refused
-        self._refused = decision.targets if refused else None
+        asker = self._asker(view)
+        assert view.refused == self._refused.get(asker)
+        self._refused[asker] = decision.targets if refused else None
         if changed:
             assert ledger.wanted == decision.targets
             again = ledger.plan(decision.targets, lambda _lender, _home: 0)
@@ -225,7 +226,9 @@ class Auditor:
         """Before a decision: what the policy sees is what there is."""
         scene = self._watched
         self._before = self._state()
-        assert (view.step, view.models[view.asker].is_active) == (scene.engine.n_steps, view.ask is not Ask.START)
+        n_steps = scene.lanes[view.asker].n_steps if scene.is_spatial else scene.engine.n_steps
+        waits = view.ask is Ask.START or (scene.is_spatial and view.ask is Ask.IDLE)
+        assert (view.step, view.models[view.asker].is_active) == (n_steps, not waits)
         for lane, model in zip(scene.lanes, view.models, strict=True):
             pool, scheduler = lane.scheduler.pool, lane.scheduler
             assert (model.n_base_blocks, model.n_blocks) == (pool.n_base, pool.n_blocks)
@@ -233,10 +236,15 @@ class Auditor:
             assert (model.n_waiting, model.n_running) == (scheduler.n_waiting, scheduler.n_running)
             assert model.residency == scene.ledger.residencies[lane.index]
             assert model.last_active_step == self._last_active_steps.get(lane.index)
+            assert not scene.is_spatial or {loan.borrower for loan in model.residency.loans} <= {lane.index}
+        assert not scene.is_spatial or {lent.borrower for lent in view.ranges} <= {view.asker}
         for lent in view.ranges:
             first, n_blocks = _block_range(scene.lanes[lent.borrower], lent, view.models[lent.lender])
             free = {*scene.lanes[lent.borrower].scheduler.pool.free_order()}
             assert (lent.n_blocks, lent.n_referenced) == (n_blocks, len({*range(first, first + n_blocks)} - free))
+
+    def _asker(self, view: MemoryView) -> int:
+        return view.asker if self._watched.is_spatial else 0
 
     def _state(self) -> object:
         """All that a decision may change."""

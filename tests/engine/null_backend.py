@@ -41,13 +41,17 @@ class NullBackend:
 
     Args:
         contents: what blocks hold, where that is known.
+        beside: lanes run side by side.
 
     Attributes:
         refuses: asked about every change before anything is touched.
     """
 
-    def __init__(self, pace: Pace, table: PageTable, contents: KvContents | None = None) -> None:
+    def __init__(
+        self, pace: Pace, table: PageTable, contents: KvContents | None = None, *, beside: bool = False
+    ) -> None:
         self.table = table
+        self._beside = beside
         self._contents = contents
         self.refuses: Callable[[Change], bool] = nothing_refused
         self._pace = pace
@@ -87,6 +91,9 @@ class NullBackend:
         for work in works:
             stalls_ns.append(self._stall_ns(lane, work))
             now_ns += self._pace.compute_ns(work) + stalls_ns[-1] + self._pace.rest_ns
+            if self._beside and ends_ns and now_ns > stop_ns:
+                del stalls_ns[-1]
+                break
             ends_ns.append(now_ns)
             if not under_way.goes_on(start_ns, ends_ns, stop_ns):
                 break
@@ -104,7 +111,7 @@ class NullBackend:
 
     def advance(self, until_ns: int | None) -> StepReport | None:
         ends_ns = {lane: end_ns for lane, each in self._under_way.items() if (end_ns := each.next_end_ns) is not None}
-        first = min(ends_ns, key=lambda lane: ends_ns[lane], default=None)
+        first = min(ends_ns, key=lambda lane: (ends_ns[lane], lane if self._beside else 0), default=None)
         if first is None and until_ns is None:
             raise ValueError("nothing is in flight")
         report = None if first is None else self._under_way[first].take(until_ns)
@@ -112,11 +119,15 @@ class NullBackend:
         return report
 
     def landed(self) -> tuple[tuple[int, int], ...]:
-        done = sorted((load for load in self._loads if load[0] <= self._now_ns), key=lambda load: load[0])
-        self._loads = [load for load in self._loads if load[0] > self._now_ns]
+        done = sorted((load for load in self._loads if self._is_told(*load)), key=lambda load: load[0])
+        self._loads = [load for load in self._loads if not self._is_told(*load)]
         for _, model, layer in done:
             self.table.land(model, layer)
         return tuple((model, layer) for _, model, layer in done)
+
+    def _is_told(self, end_ns: int, model: int, _layer: int) -> bool:
+        under_way = self._under_way.get(model)
+        return end_ns <= self._now_ns and not (self._beside and under_way)
 
     def _stall_ns(self, lane: int, work: Work) -> int:
         n_cycling, n_slots = self.table.n_cycling_and_slots(lane)

@@ -21,7 +21,7 @@ from policies.pie import Pie
 from policies.policy import Policy
 from policies.recompute import Recompute
 from policies.registry import POLICIES
-from policies.serving.tenancy import TemporalSharing
+from policies.serving.tenancy import SHARINGS, Mig, Mps, Sharing, TemporalSharing
 from policies.setup import Serving
 from policies.types import NS_PER_S, Arrival
 from sim.vmm import VmmMode
@@ -79,6 +79,22 @@ policies: SearchStrategy[Policy] = st.one_of(
 
 
 @st.composite
+def sharings(draw: st.DrawFn, kind: str, models: tuple[TinyModel, ...], *, has_priorities: bool) -> Sharing:
+    """A way of sharing by its name in the registry."""
+    sharing = SHARINGS[kind]
+    if sharing is Mps:
+        return Mps(interference=draw(st.sampled_from([0.0, 0.1])))
+    if sharing is Mig:
+        return Mig(shares=(1 / len(models),) * len(models))
+    assert sharing is TemporalSharing, f"{kind}: how is it drawn?"
+    return TemporalSharing(
+        quantum_s=draw(st.sampled_from([1, 150, 1000])) / NS_PER_S,
+        order="priority" if has_priorities and draw(st.booleans()) else "round_robin",
+        priorities=tuple(model.priority for model in models),
+    )
+
+
+@st.composite
 def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, scheduler: Scheduler = "vllm_v0") -> Setup:
     """Pools of a few blocks, so that preemption, lending, reversion and swapping are the rule."""
     is_v0, wanted = scheduler == "vllm_v0", draw(policy)
@@ -109,21 +125,20 @@ def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, scheduler
         watermark=draw(st.sampled_from([0.01, 0.3])),
         swap_space_bytes=2**14,
         share_idle_kv=is_v0 and draw(st.sampled_from([False, False, True])),
+        kv_order=draw(st.sampled_from(["base_first", "first_fit"])) if is_v0 else "base_first",
         async_scheduling=draw(st.booleans()),
         long_prefill_tokens=draw(st.sampled_from([0, 3])),
         reserve_full_isl=draw(st.booleans()),
     )
-    tenancy = TemporalSharing(
-        quantum_s=draw(st.sampled_from([1, 150, 1000])) / NS_PER_S,
-        order="priority" if has_priorities and draw(st.booleans()) else "round_robin",
-        priorities=tuple(model.priority for model in models),
-    )
+    can_share_space = not (wanted.keeps_kv_on_host or serving.share_idle_kv or (not is_v0 and serving.async_scheduling))
+    kind = draw(st.sampled_from([*SHARINGS] if can_share_space else ["temporal"]))
+    tenancy = draw(sharings(kind, models, has_priorities=has_priorities))
     pace = Pace(
         fetch_ns=draw(st.sampled_from([2, 10, 60])),
         load_ns=draw(st.sampled_from([1, 60, 400])),
         remap_ns=draw(st.sampled_from([0, 7])),
     )
-    does_memfd = is_v0 and not (serving.share_idle_kv or wanted.keeps_kv_on_host)
+    does_memfd = is_v0 and kind == "temporal" and not (serving.share_idle_kv or wanted.keeps_kv_on_host)
     worlds: list[World] = [world for world in WORLDS if world != "memfd" or does_memfd]
     return Setup(
         policy=wanted,
@@ -184,7 +199,9 @@ def crowded(setup: Setup, arrivals: list[Arrival]) -> tuple[Setup, list[Arrival]
     policy = setup.policy
     if isinstance(policy, Mirage):
         policy = replace(policy, inactive_bound="cap", active_bound="no_stall", lend_from="both")
-    tenancy = replace(setup.tenancy, quantum_s=400 / NS_PER_S)
+    tenancy = setup.tenancy
+    if isinstance(tenancy, TemporalSharing):
+        tenancy = replace(tenancy, quantum_s=400 / NS_PER_S)
     pace = replace(setup.pace, fetch_ns=60)
     at_once = [
         replace(arrival, request=replace(arrival.request, arrival_ns=arrival.request.arrival_ns // 100))

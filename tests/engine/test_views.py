@@ -27,7 +27,7 @@ class Compared(Views):
         return shown
 
     def _anew(self) -> Views:
-        return Views(self._lanes, self._ledger, self._hardware, shows_requests=self._shows_requests)
+        return Views(self._lanes, self._ledger, self._hardware, self._rates, shows_requests=self._shows_requests)
 
 
 @given(cases(mirages))

@@ -15,11 +15,13 @@ from policies.lane import Lane, TrueLengths
 from policies.memory.ledger import Ledger
 from policies.policy import Policy
 from policies.recompute import Recompute
-from policies.serving.tenancy import TemporalSharing
+from policies.serving.tenancy import Mps, Sharing, TemporalSharing
 from policies.serving.vllm_v0.scheduler import VllmV0
 from policies.setup import ServedModel, Serving, open_lanes, open_ledger
 from policies.types import NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape, Request, Work
 from sim.backend import SimBackend
+from sim.side_by_side.backend import SideBySideBackend
+from sim.side_by_side.device import ONE, SharedDevice, SlicedDevice, Use
 from sim.vmm import VmmCost, VmmMode
 from tests.engine.kv_contents import KvContents
 from tests.engine.null_backend import NullBackend, Pace
@@ -69,7 +71,7 @@ class Setup:
     policy: Policy = field(default_factory=Recompute)
     models: tuple[TinyModel, ...] = (TinyModel(),)
     serving: Serving = SERVING
-    tenancy: TemporalSharing = TENANCY
+    tenancy: Sharing = TENANCY
     pace: Pace = field(default_factory=Pace)
     world: World = "null"
     vmm_mode: VmmMode = VmmMode.RANGE
@@ -78,6 +80,11 @@ class Setup:
     lockstep: bool = True
     max_steps: int = 20_000
     use_every_ns: int = 700
+
+    @property
+    def is_spatial(self) -> bool:
+        """Whether models run side by side."""
+        return not isinstance(self.tenancy, TemporalSharing)
 
     @property
     def page_bytes(self) -> int:
@@ -132,6 +139,17 @@ class LinearCompute:
         return self.pace.rest_ns + work.n_seqs
 
 
+class TinyDemand:
+    """A ``Demand``: prompts keep the SMs busy, decoding HBM, each a little of the other."""
+
+    def layer(self, work: Work) -> Use:
+        return Use(900_000, 300_000) if work.n_prefill_tokens else Use(100_000, 800_000)
+
+    def head(self, work: Work) -> Use:
+        del work
+        return Use(0, 500_000)
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """An engine about to run, and all that it was made of."""
@@ -141,6 +159,7 @@ class Scene:
     ledger: Ledger
     backend: Backend
     truth: TrueLengths
+    is_spatial: bool
 
     def run(self, arrivals: Seq[Arrival]) -> Outcome:
         """Serve them to the end."""
@@ -154,7 +173,9 @@ def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths 
     ledger = open_ledger(served, hardware)
     swap_space_bytes = setup.serving.swap_space_bytes * setup.page_bytes // PAGE_BYTES
     serving = replace(setup.serving, swap_space_bytes=swap_space_bytes)
-    lanes = open_lanes(served, ledger, hardware, serving, preemption=setup.policy.preemption)
+    lanes = open_lanes(
+        served, ledger, hardware, serving, preemption=setup.policy.preemption, lends_across=not setup.is_spatial
+    )
     if not setup.lockstep:
         for lane in lanes:
             if isinstance(lane.scheduler, VllmV0):  # V1 knows no other way
@@ -173,7 +194,7 @@ def open_scene(setup: Setup, journal: Journal | None = None, truth: TrueLengths 
         max_steps=setup.max_steps,
         use_every_ns=setup.use_every_ns,
     )
-    return Scene(engine, lanes, ledger, backend, truth)
+    return Scene(engine, lanes, ledger, backend, truth, setup.is_spatial)
 
 
 def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> Backend:
@@ -193,11 +214,30 @@ def open_backend(setup: Setup, lanes: Seq[Lane], ledger: Ledger) -> Backend:
         is_plain = not setup.serving.prefix_caching and setup.policy.preemption == "recompute"
         is_plain &= setup.serving.scheduler == "vllm_v0"  # with a step under way blocks change hands before it ends
         contents = KvContents(setup.serving.block_tokens) if is_plain else None
-        return NullBackend(setup.pace, PageTable(ledger, [lane.layout for lane in lanes]), contents)
+        table = PageTable(ledger, [lane.layout for lane in lanes])
+        return NullBackend(setup.pace, table, contents, beside=setup.is_spatial)
+    if setup.is_spatial:
+        return _open_side_by_side(setup, lanes)
     return SimBackend(
         [lane.shape for lane in lanes],
         setup.hardware(),
         [LinearCompute(setup.pace)] * len(lanes),
+        vmm=VmmCost(range_ns=setup.pace.remap_ns, page_ns=setup.pace.remap_ns),
+        vmm_mode=setup.vmm_mode,
+        slowdown_ppm=setup.slowdown_ppm,
+    )
+
+
+def _open_side_by_side(setup: Setup, lanes: Seq[Lane]) -> Backend:
+    """Slices are as fast as the whole GPU here: what makes them slow is in the compute times."""
+    is_shared, n_lanes = isinstance(setup.tenancy, Mps), len(lanes)
+    interference = setup.tenancy.interference if isinstance(setup.tenancy, Mps) else 0
+    return SideBySideBackend(
+        [lane.shape for lane in lanes],
+        setup.hardware(),
+        [LinearCompute(setup.pace)] * n_lanes,
+        [TinyDemand()] * n_lanes,
+        SharedDevice(round(interference * ONE)) if is_shared else SlicedDevice(),
         vmm=VmmCost(range_ns=setup.pace.remap_ns, page_ns=setup.pace.remap_ns),
         vmm_mode=setup.vmm_mode,
         slowdown_ppm=setup.slowdown_ppm,

@@ -25,7 +25,7 @@ from traces.results.arrays import values_in
 from traces.results.gaps import combined
 from traces.results.grid import Grid, Scalar, named, of_system, of_workload
 from traces.results.rows import ROW_TYPES, TableName, columns_of
-from traces.results.tables import Combine, read_table, stored
+from traces.results.tables import Combine, read_table, stored, stored_columns
 
 if TYPE_CHECKING:
     from traces.results.tables import Columns, Frame
@@ -139,6 +139,10 @@ class RunTables:
         of = {column.name: column for column in columns_of(row_type)}
         for piece in stored(self.folder, name, row_type, only=only, combine=_combine(name)):
             yield {column: values_in(of[column], piece[column]) for column in only}
+
+    def has(self, name: TableName, column: str) -> bool:
+        """Whether a table was kept with that column; runs that older code made lack the newest."""
+        return name in self.kept and column in stored_columns(self.folder, name)
 
     def _frame(self, name: TableName) -> Frame:
         return read_table(self.folder, name, ROW_TYPES[name], combine=_combine(name))
