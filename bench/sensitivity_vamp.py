@@ -56,11 +56,17 @@ TWO_H100, FOUR_H200 = "sessions.in_house_h100", "sessions.in_house_h200"
 
 IN_HOUSE = Load(
     experiments=(
-        ("vamp/fig9a", ("grid.sessions={in_house_h100: {n_sessions: [16, 24, 28]}}",)),
-        ("vamp/fig9b", ("grid.sessions={in_house_h200: {n_sessions: [28, 32]}}",)),
+        (
+            "vamp/fig9a",
+            ("grid.sessions={in_house_h100: {n_sessions: [16, 28]}}", "compare=[recompute,vamp_20,vamp_25]"),
+        ),
+        (
+            "vamp/fig9b",
+            ("grid.sessions={in_house_h200: {n_sessions: [28, 32]}}", "compare=[recompute,vamp_15,vamp_20]"),
+        ),
         ("vamp/decisions", ("compare=[vamp_20]", "grid.sessions={in_house_h200: {n_sessions: [32]}}")),
     ),
-    claims=tuple(f"V{number:03}" for number in (*range(34, 42), *range(43, 48), *range(49, 56))),
+    claims=("V034", "V035", "V037", "V039", *(f"V{number:03}" for number in (*range(43, 48), *range(51, 56)))),
 )
 
 
@@ -136,9 +142,8 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
         HOUR,
         (
             Assumption(kind="as it is", text="the common assumptions"),
-            Assumption(kind="starts", text="evenly over 150 s", overrides=_all(f"{LMCACHE}.start_within_s=150")),
+            Assumption(kind="starts", text="all at once", overrides=_all(f"{LMCACHE}.start_within_s=null")),
             Assumption(kind="starts", text="evenly over 600 s", overrides=_all(f"{LMCACHE}.start_within_s=600")),
-            Assumption(kind="added tokens", text="1.5 times the fit's", overrides=_all(f"{LMCACHE}.added_scale=1.5")),
         ),
     ),
 )
