@@ -1,11 +1,11 @@
 """Up to which rate a promise was kept on a device, beside what the simulator says of the same requests.
 
-    python -m executor run +experiment=exec_c1 '+grid.arrivals.rate=[1.5,2.0,2.5,3.0,3.5]' compare=[recompute]
+    python -m executor run +experiment=exec_c1 'rates=[2.5,3]' workload.duration_s=45 'compare=[recompute]'
     python -m bench.plan_device outputs/exec_c1/*/*            runs of one experiment, each at a rate of its own
 
-Runs need not be given in order. For each system: the share of the requests that had what was promised, measured and simulated (with the arrivals,
-lengths and settings that the run recorded), and the rates at which these shares cross what is promised. Exit code 1 if
-two of them are more than 15 % apart, or the rates that were run do not bracket what is promised.
+Runs need not be given in order. For each system: the share of the requests that had what was promised, measured and
+simulated (with the arrivals, lengths and settings that the run recorded), and the rates at which these shares cross
+what is promised. Exit code 1 if two of them are more than 15 % apart, or the rates that were run do not bracket it.
 """
 
 from __future__ import annotations
