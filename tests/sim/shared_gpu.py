@@ -33,11 +33,7 @@ def fair_speeds(demands: Demands) -> dict[int, Fraction]:
         for lane in rising:
             speeds[lane] += rise
         full = [resource for resource in (0, 1) if wanted[resource] and rise * wanted[resource] == spare[resource]]
-        rising = {
-            lane
-            for lane in rising
-            if speeds[lane] < 1 and not any(demands[lane][resource] for resource in full)
-        }
+        rising = {lane for lane in rising if speeds[lane] < 1 and not any(demands[lane][resource] for resource in full)}
     return speeds
 
 

@@ -29,6 +29,7 @@ from tests.sim.shared_gpu import LaneWire, SharedGpu, fair_speeds
 
 FAR_NS = 10**15
 LINK = LinkProfile(h2d_bytes_per_s=GB, d2h_bytes_per_s=GB, joint_bytes_per_s=GB)
+ALL = Use(ONE, ONE)
 uses = st.builds(Use, st.integers(0, ONE), st.integers(0, ONE))
 
 
@@ -51,7 +52,7 @@ class Model:
     layer_bytes: int = 1000
     n_cycling: int = 0
     n_slots: int = 1
-    use: Use = Use(ONE, ONE)
+    use: Use = ALL
 
     def shape(self) -> ModelShape:
         return ModelShape(
