@@ -58,7 +58,7 @@ def _only_in_turns(settings: Settings, policy: Policy) -> Iterator[str]:
 
 
 def slices(models: Sequence[ServedModel], hardware: str) -> str | None:
-    """Say whether a GH200 of 96 GB could be divided into MIG slices that hold these models; ``None`` for another GPU."""
+    """Say whether a GH200 of 96 GB could be divided into MIG slices for these models; ``None`` for another GPU."""
     if hardware not in ("gh200_paper", "gh200_measured"):
         return None
     whole = GH200_SLICES_GIB[-1]
