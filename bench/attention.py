@@ -3,7 +3,7 @@
 """Measure decode attention over paged KV on a GPU: how fast is it, is it right, is the chosen tiling the better one?
 
 Run: python -m bench.attention --out attention.json
-     python -m bench.attention --models opt_13b --tilings 64:4:2:528 32:2:2:528 16:1:3:1056      others besides
+     python -m bench.attention --models opt_13b --tilings 64:4:2:528:4 32:2:2:528 16:1:3:1056    others besides
 
 A case is timed as a CUDA graph of one call a layer, each reading its own layer of the block-major
 KV range through a random block table, as a model does; bytes are those of K and V. The error is that
@@ -25,7 +25,8 @@ from torch.nn import functional
 
 from bench.machine import gpu, machine, write
 from executor.attention.prefill import gather
-from executor.attention.triton_paged import GROUPED_HEADS, SINGLE_HEADS, Tiling, TritonKernels, tiling_for
+from executor.attention.tiling import GROUPED_HEADS, SINGLE_HEADS, SPREAD, Tiling, tiling_for
+from executor.attention.triton_paged import TritonKernels
 from executor.models.spec import DecoderSpec, spec_of
 from executor.models.step import Row, StepInput, compose
 from executor.profiling.steps import ragged
@@ -38,10 +39,11 @@ COPY_BYTES_PER_S = 4285e9
 """What a device-to-device copy reaches on an H200, read and write together; printed beside each rate."""
 
 GRID_MODELS = ("opt_13b", "opt_30b", "llama_2_13b", "llama_3_8b")
-GRID_BATCHES = (1, 8, 64, 256)
+GRID_BATCHES = (1, 8, 16, 32, 64, 256)
 GRID_CONTEXTS = (128, 1024, 4096)
 RAGGED_BATCHES = (8, 16, 32, 64)
 RAGGED_CONTEXT = 450
+TILING = "TILE:WARPS:STAGES:PROGRAMS[:SPREAD]"
 LONGEST = 2048
 """Tokens of the longest context among ragged ones: OPT's and Llama 2's."""
 
@@ -74,7 +76,7 @@ class Measured:
 
 def main() -> None:
     arguments = parse()
-    tilings = list(dict.fromkeys([SINGLE_HEADS, GROUPED_HEADS, *arguments.tilings]))
+    tilings = list(dict.fromkeys([SINGLE_HEADS, SPREAD, GROUPED_HEADS, *arguments.tilings]))
     torch.manual_seed(0)
     pool = torch.empty(POOL_BYTES, dtype=torch.uint8, device="cuda")
     pool.view(torch.float16).normal_()
@@ -91,13 +93,15 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file for all rows, rewritten after each case")
     parser.add_argument("--models", nargs="*", default=list(GRID_MODELS), metavar="MODEL")
-    parser.add_argument("--tilings", nargs="*", type=tiling, default=[], metavar="TILE:WARPS:STAGES:PROGRAMS")
+    parser.add_argument("--tilings", nargs="*", type=tiling, default=[], metavar=TILING)
     return parser.parse_args()
 
 
 def tiling(text: str) -> Tiling:
-    tile_tokens, n_warps, n_stages, n_programs = map(int, text.split(":"))
-    return Tiling(tile_tokens=tile_tokens, n_warps=n_warps, n_stages=n_stages, n_programs=n_programs)
+    tile_tokens, n_warps, n_stages, n_programs, *spread = map(int, text.split(":"))
+    return Tiling(
+        tile_tokens=tile_tokens, n_warps=n_warps, n_stages=n_stages, n_programs=n_programs, spread=(*spread, 1)[0]
+    )
 
 
 def grid(models: Sequence[str]) -> Iterator[Case]:
@@ -130,7 +134,7 @@ def measure(case: Case, tilings: Sequence[Tiling], pool: Tensor) -> Measured:
     step = step_of(case, kv.shape[0])
     query = torch.randn(case.batch, shape.n_heads, shape.head_dim, dtype=torch.float16, device="cuda")
     times = {str(each): us_per_layer(TritonKernels(each), query, kv, step) for each in tilings}
-    chosen = str(tiling_for(shape.n_heads, shape.n_kv_heads))
+    chosen = str(tiling_for(shape.n_heads, shape.n_kv_heads, case.batch))
     attended, again = (TritonKernels().decode(query, kv, 0, step) for _ in range(2))
     n_bytes = int(step.contexts.sum()) * 2 * kv[0, 0, 0, 0].numel() * kv.itemsize
     return Measured(

@@ -7,8 +7,9 @@
 One OPT-13b lends itself 1 to 12 of its layers through one slot and through two, with the executor's own changes,
 slots, streams and graphs. A step lasts from the end of the one before to its own, by the device's events. The
 recurrence is given what was measured without cycling layers, shortly before: the layers' time, the rest of a step, a
-fetch alone, and by which shares layers and fetches take longer beside each other. The link binds where the
-recurrence has layers wait.
+fetch alone, and by which shares layers and fetches take longer beside each other in such steps. The link binds where
+the recurrence has layers wait. Beside the shares stand the device's clock and power in each turn with and without
+fetches: a device at its limit of power computes more slowly while it copies.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
-from math import ceil
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import get_args
 
+from bench.clocks import Clocks, sampled
 from bench.fit_roofline import read_shape
 from bench.machine import gpu, machine, write
 from executor.devices import World, open_driver, open_peer
 from executor.memory.masters import Tier
 from executor.models.step import Row
+from executor.profiling.beside import Contention, Turn, fetch_ns, of_turns, steady, turns
 from executor.profiling.grid import QUICK, WHOLE
-from executor.profiling.machine import LinkRates, copies_slower_beside, fetch_ns, link_rates, slower_beside_copies
+from executor.profiling.machine import LinkRates, link_rates
 from executor.profiling.specimen import Specimen, specimen
 from executor.profiling.steps import ragged
 from executor.vmm.driver import Driver
@@ -45,18 +46,6 @@ MODEL, HBM_BYTES = "opt_13b", 80 * GIB
 TINY_MODEL, TINY_HBM_BYTES, TINY_PAGE_BYTES = "tiny_opt", 64 * MIB, 4096
 BATCHES = (1, 32, 64, 128)
 PEER = 1
-N_REPEATS = 4
-"""Of steps beside fetches, and without."""
-
-SETTLE_NS = NS_PER_S // 10
-"""Of steps before those that count: clocks follow the power that is drawn within some tens of milliseconds."""
-
-N_FEWEST, N_TIMED = 2, 4
-"""Steps before those that count at least, and steps that do."""
-
-RENEWED = 3
-"""After so many alphas the step without cycling layers is measured anew: clocks drift."""
-
 Written = dict[str, object]
 
 
@@ -145,41 +134,15 @@ class Measured:
     copy_slowdown: float
 
 
-def steps_ns(model: Specimen, rows: Sequence[Row]) -> tuple[int, int]:
-    """Run one step after the other as a server does: median time of the layers and of a whole step.
-
-    Of whole steps the median is of means of two: where two slots alternate, so may steps.
-    """
-    streams, forward = model.serving.streams, model.serving.forwards[0]
-
-    def once() -> tuple[object, tuple[object, object]]:
-        passed = forward.run(rows)
-        with streams.computing():
-            end = streams.mark()
-        streams.wait(end)
-        streams.take_stalls()
-        return end, passed.layers
-
-    warm_up = [once() for _ in range(N_FEWEST)]
-    last_ns = streams.between_ns(warm_up[-2][0], warm_up[-1][0])
-    for _ in range(ceil(SETTLE_NS / max(last_ns, SETTLE_NS // 100)) - N_FEWEST):
-        once()
-    timed = [once() for _ in range(N_TIMED + 1)]
-    layers_ns = [streams.between_ns(*layers) for _, layers in timed]
-    each_ns = [streams.between_ns(before, after) for (before, _), (after, _) in pairwise(timed)]
-    return round(median(layers_ns)), round(median((one + two) / 2 for one, two in pairwise(each_ns)))
-
-
-def alone(model: Specimen, rows: Sequence[Row]) -> Alone:
-    """Measure without cycling layers."""
-    slowdown, copy_slowdown = slower_beside_copies(model, rows), copies_slower_beside(model, rows)
-    layers_ns, step_ns = steps_ns(model, rows)
+def alone(model: Specimen, rows: Sequence[Row], beside: Contention) -> Alone:
+    """Measure without cycling layers, with what was found beside fetches before."""
+    step = steady(model, rows)
     return Alone(
-        layers_ns=layers_ns,
-        rest_ns=step_ns - layers_ns,
+        layers_ns=step.layers_ns,
+        rest_ns=step.step_ns - step.layers_ns,
         fetch_ns=fetch_ns(model),
-        slowdown=slowdown,
-        copy_slowdown=copy_slowdown,
+        slowdown=beside.compute,
+        copy_slowdown=beside.copies,
     )
 
 
@@ -195,7 +158,7 @@ def cycling_ns(model: Specimen, rows: Sequence[Row], wanted: Target) -> int:
     mover, now = model.serving.mover, Residency.all_resident(model.shape.n_layers)
     ops, now = transition(0, now, wanted)
     mover.carry_out(ops)
-    _, step_ns = steps_ns(model, rows)
+    step_ns = steady(model, rows).step_ns
     ops, now = transition(0, now, Target())
     mover.carry_out(ops)
     while now.loading:
@@ -221,13 +184,20 @@ def recurrence(n_layers: int, wanted: Target, given: Alone) -> tuple[float, bool
     return (ends_ns[-1] - ends_ns[-3]) / 2, waits_ns[-1] + waits_ns[-2] > 0
 
 
-def measure(model: Specimen, tier: Tier, case: Case, alphas: Sequence[int]) -> Iterator[Measured]:
+def told(case: Case, taken: Sequence[Turn], clocks: Clocks) -> Iterator[Written]:
+    """The turns with and without fetches, as rows."""
+    for nth, turn in enumerate(taken):
+        mhz_watts = clocks.between(turn.began_ns, turn.ended_ns)
+        mhz, watts = mhz_watts or (None, None)
+        times = {"layers_us": round(turn.layers_ns / 1e3, 1), "fetch_us": round(turn.fetch_ns / 1e3, 1)}
+        yield {"row": "turn", "case": str(case), "fetches": bool(nth % 2), **times, "sm_mhz": mhz, "watts": watts}
+
+
+def measure(model: Specimen, tier: Tier, case: Case, alphas: Sequence[int], beside: Contention) -> Iterator[Measured]:
     """Measure one case at every alpha, through one slot and through two."""
     rows, n_layers = case.rows(model), model.shape.n_layers
-    given = alone(model, rows)
-    for number, alpha in enumerate(alphas):
-        if number and number % RENEWED == 0:
-            given = alone(model, rows)
+    for alpha in alphas:
+        given = alone(model, rows, beside)  # anew each time: clocks drift
         for n_slots in (1, 2):
             wanted = target(n_layers, alpha, n_slots)
             step_ns = cycling_ns(model, rows, wanted)
@@ -297,13 +267,15 @@ def main() -> None:
     given = parser.parse_args()
     tier: Tier = given.tier
     world: World = "memfd" if given.memfd else "cuda"
-    grid = QUICK if given.memfd else replace(WHOLE, batches=BATCHES, tokens=(4096,), n_repeats=N_REPEATS)
+    grid = QUICK if given.memfd else replace(WHOLE, batches=BATCHES, tokens=(4096,))
     shape = read_shape(TINY_MODEL if given.memfd else MODEL)
     cases = TINY_CASES if given.memfd else CASES[tier]
     alphas = given.alphas or range(1, min(12, shape.n_layers - 2) + 1)
     done: list[Measured] = []
+    turned: list[Written] = []
     gc.disable()  # a collection would be taken for a step
     with ExitStack() as held:
+        clocks = held.enter_context(sampled())
         driver, peer, hardware = open_device(world, tier, held)
         model = held.enter_context(specimen(driver, shape, hardware, grid, n_masters=shape.n_layers, peer=peer))
         head = machine("memfd", "none") if given.memfd else machine(*gpu())
@@ -311,11 +283,16 @@ def main() -> None:
         print(f"{tier}: {rates}", flush=True)
         link: Written = {"row": "link", "tier": tier, **asdict(rates)}
         for number in given.cases or range(len(cases)):
-            for row in measure(model, tier, cases[number], alphas):
+            case = cases[number]
+            taken = list(turns(model, case.rows(model)))
+            beside = of_turns(taken, fetch_ns(model))
+            turned += told(case, taken, clocks)
+            print(f"{case}: {beside}", *turned[-len(taken) :], sep="\n  ", flush=True)
+            for row in measure(model, tier, case, alphas, beside):
                 print(line(row), flush=True)
                 done.append(row)
             if given.out:
-                write(given.out, head, [link, *map(asdict, done), *summary(done)])
+                write(given.out, head, [link, *turned, *map(asdict, done), *summary(done)])
     for each in summary(done):
         print(f"{each['where']:10} {each['of']:11} n {each['n']:3}  P90 {each['p90']:.2%}  worst {each['worst']:.2%}")
 

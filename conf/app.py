@@ -11,6 +11,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import hydra
@@ -22,13 +23,12 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from conf.build import build
+from conf.build import build, schema
 from conf.cli import Refused
-from conf.editable import editable
 from conf.mistakes import one_line
-from conf.schema import Settings
 from policies.errors import DeviceFailed, Stuck
 from policies.registry import POLICIES
+from traces.results.provenance import commit
 
 ALTERNATIVES = frozenset({"-m", "--multirun", "-c", "--cfg", "-i", "--info"})
 """Hydra's flags of which at most one may be given."""
@@ -54,7 +54,7 @@ Systems, compare=[NAME,...]: {", ".join(POLICIES)}, and the experiment's variant
 """
 
 # Here and not in a function, so that a process that loads ``app`` knows the schema, too.
-ConfigStore.instance().store(name="schema", node=editable(Settings))
+ConfigStore.instance().store(name="schema", node=schema())
 ConfigStore.instance().store(group="hydra/help", name="run", node={"app_name": "hbmlab", "template": HELP})
 
 
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(chosen) > 1:
         raise Refused(f"{' and '.join(chosen)} exclude each other; give one of them")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
+    Thread(target=commit, daemon=True).start()  # git works while Hydra composes
     is_plain = not any(word.startswith(("-", "hydra.")) for word in arguments)
     sys.argv[1:] = flags_last(arguments)  # Hydra takes its arguments only from there
     try:

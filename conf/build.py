@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from policies.setup import ServedModel
 from policies.types import HardwareProfile, LinkProfile
 from traces.results.grid import differences
 from traces.sessions.workload import SessionWorkload
+from traces.workload.agents import Agents
 from traces.workload.lengths import LengthSettings
 from traces.workload.workload import workload
 
@@ -132,10 +134,16 @@ def _rates(base: Any, lengths: str, point: Point) -> list[Point]:
     return [{"arrivals.rate": rate} for rate in rates] or [{}]
 
 
+@cache
+def schema() -> DictConfig:
+    """The settings as OmegaConf holds them, to be copied and filled."""
+    return OmegaConf.structured(editable(Settings))
+
+
 def held_to_schema(cfg: DictConfig) -> Any:
     """Hold the configuration against the schema once more: Hydra lets ``+key=value`` past it."""
     plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, enum_to_str=True))
-    return OmegaConf.merge(OmegaConf.structured(editable(Settings)), with_own_models(plain))
+    return OmegaConf.merge(schema(), with_own_models(plain))
 
 
 def configured(cfg: Any) -> Configured:
@@ -210,7 +218,7 @@ def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -
             raise ValueError(f"sessions are of one model, not of {len(models)}; choose another mix")
         longest = settings.serving.max_model_len or shapes[0].max_context_tokens
         return SessionWorkload(settings=settings.sessions[lengths], seed=settings.seed, max_context_tokens=longest)
-    return workload(
+    made = workload(
         arrivals=settings.arrivals,
         lengths=settings.lengths[lengths],
         settings=settings.workload,
@@ -218,12 +226,14 @@ def _requests(settings: Settings, lengths: str, models: Sequence[ServedModel]) -
         shapes=shapes,
         lengths_by_model=_lengths_by_model(settings),
     )
+    return Agents(whole=made) if settings.workload.agents else made
 
 
 def _served_moe(settings: Settings) -> ServedMoe | None:
     experts = settings.mix.experts
     if experts is None:
         return None
+    settings.backend.refuse_for_experts()
     return ServedMoe(
         shape=experts.shape,
         n_ranks=experts.ranks.n_ranks,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from conf.alone import alone_in
 from conf.garbage import seldom_collected
-from conf.run import Run, run_info
+from conf.run import Following, Run, run_info
 from conf.worlds import device_of, open_world
 from policies.backend import Backend
 from policies.engine import Engine, Outcome
@@ -143,5 +143,5 @@ def open_engine(run: Run, ledger: Ledger, lanes: Sequence[Lane], backend: Backen
         journal=journal,
         leaps=settings.backend.leaps,
         use_every_ns=SAMPLE_EVERY_NS if "memory" in settings.keep else None,
-        follow=workload.follow if isinstance(workload, SessionWorkload) else None,
+        follow=workload.follow if isinstance(workload, Following) else None,
     )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import FrameType
 
-from conf.garbage import collect_seldom
+from conf.garbage import collect_seldom, spare_the_rest
 
 MISTAKE = 2  # as argparse has it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+TERMINATED = 128 + signal.SIGTERM
+CLOSED = 128 + 13  # SIGPIPE: who read the output has gone
 
 
 class Refused(SystemExit):
@@ -38,7 +43,8 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
         arguments: the command line behind ``prog``.
 
     Returns:
-        The exit code: the command's own, 2 for a mistake of the caller, 130 after Ctrl-C.
+        The exit code: the command's own, 2 for a mistake of the caller, 130 after Ctrl-C, 143 after SIGTERM, 141 if
+        the output is closed.
         An unexpected exception keeps its traceback, and Python exits with 1.
     """
     is_completion = arguments[:1] in (["-sc"], ["--shell-completion"])
@@ -54,14 +60,44 @@ def dispatch(prog: str, commands: Mapping[str, Command], arguments: Sequence[str
     collect_seldom()
     if not is_completion:  # which needs the name of the executable
         sys.argv[0] = f"{prog} {name}"
+    ended_by: list[int] = []
     try:
-        return import_module(commands[name].module).main(rest)
+        with _terminable(ended_by):
+            code = import_module(commands[name].module).main(rest)
+        sys.stdout.flush()
+        return code
     except Refused as mistake:
         print(f"{prog} {name}: {mistake}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt as stop:
         print(f"{prog} {name}: {': '.join(['interrupted', *map(str, stop.args)])}", file=sys.stderr)
-        return INTERRUPTED
+        return TERMINATED if ended_by else INTERRUPTED
+    except BrokenPipeError:  # whoever read the output, head or less, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return CLOSED
+    finally:
+        spare_the_rest()
+
+
+@contextmanager
+def _terminable(ended_by: list[int]) -> Generator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: what it holds is given back, its results are marked incomplete.
+
+    Clusters send it, and a job in the background of a script hears no Ctrl-C: shells have it ignore SIGINT.
+
+    Args:
+        ended_by: the signal is added to it.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        ended_by.append(number)
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _usage(prog: str, commands: Mapping[str, Command]) -> str:

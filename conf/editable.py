@@ -38,7 +38,7 @@ CLASSES = "classes"
 def editable(cls: type) -> type:
     """Derive the twin of a settings class."""
     hints = _hints(cls)
-    return make_dataclass(cls.__name__, [(of.name, *_twin_field(hints[of.name], of)) for of in _fields(cls)])
+    return _bare(cls.__name__, [(of.name, *_twin_field(hints[of.name], of)) for of in _fields(cls)])
 
 
 def frozen(cls: type[T], filled: object) -> T:
@@ -77,7 +77,12 @@ def _without_default(twin: Any) -> Any:
 
 def _twin_group(name: str, classes: Mapping[str, type]) -> type:
     twins = {key: editable(cls) for key, cls in classes.items()}
-    return make_dataclass(name, [(key, twin, field(default_factory=twin)) for key, twin in twins.items()])
+    return _bare(name, [(key, twin, field(default_factory=twin)) for key, twin in twins.items()])
+
+
+def _bare(name: str, typed: Sequence[tuple[str, Any, Any]]) -> type:
+    """A dataclass with a constructor and no more: making the other methods takes most of the time."""
+    return make_dataclass(name, typed, repr=False, eq=False, match_args=False)
 
 
 def _twin_type(hint: Any) -> Any:

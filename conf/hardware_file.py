@@ -125,6 +125,7 @@ def hardware_yaml(
     """
     found, about = fitted(start(machine), tables), tables[0].about
     of, link, errors = found.machine, machine.link, found.errors
+    decode, prefill = machine.decode_beside, machine.prefill_beside
     when = f"measured {about['measured']}"
     where = "pinned host memory" if machine.tier == "host" else "another GPU's HBM"
     layers = f"a layer of {link.copied_bytes} bytes at a time, {where}, {when}"
@@ -138,12 +139,10 @@ def hardware_yaml(
         ("  h2d_bytes_per_s", link.h2d_bytes_per_s, layers),
         ("  d2h_bytes_per_s", link.d2h_bytes_per_s, layers),
         ("  joint_bytes_per_s", link.joint_bytes_per_s, f"both directions at once, {layers}"),
-        (
-            "  compute_slowdown",
-            round(machine.compute_slowdown, 4),
-            f"beside fetches: {machine.beside.decode:.1%} in a decode step, {machine.beside.prefill:.1%} in a prefill",
-        ),
-        ("  copy_slowdown", round(machine.beside.copies, 4), "fetches beside a decode step"),
+        ("  compute_slowdown", round(decode.compute, 4), f"a decode step beside fetches, {when}"),
+        ("  copy_slowdown", round(decode.copies, 4), f"fetches beside a decode step, {when}"),
+        ("  prefill_compute_slowdown", round(prefill.compute, 4), f"a prompt beside fetches, {when}"),
+        ("  prefill_copy_slowdown", round(prefill.copies, 4), f"fetches beside a prompt, {when}"),
         ("roofline", None, ""),
         ("  gemm_s", of.gemm_s, "taken: a layer's time does not tell it from the small kernels"),
         *_constants(of, "layer", errors),

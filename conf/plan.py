@@ -31,18 +31,19 @@ def main(arguments: Sequence[str]) -> int:
         answer = Planner(asked).answer()
     except (ValueError, HydraException, OmegaConfBaseException, YAMLError) as mistake:
         raise Refused(one_line(mistake)) from None
-    print(screen(answer))
+    told = [screen(answer)]  # after the files, which stay even if nobody reads on
     if asked.json is not None:
-        _write(asked.json, json.dumps(document(answer), indent=2) + "\n")
+        told.append(_write(asked.json, json.dumps(document(answer), indent=2) + "\n"))
     if asked.report is not None:
-        _write(asked.report, page(answer))
+        told.append(_write(asked.report, page(answer)))
+    print("\n".join(told))
     return 0
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Refused(f"cannot write {path}: {error.strerror}; name another file") from None
-    print(f"wrote {path}")
+    return f"wrote {path}"

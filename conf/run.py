@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from conf.grid import ONCE
 from conf.schema import Settings
@@ -13,7 +13,7 @@ from policies.moe_setup import ServedMoe
 from policies.policy import Policy
 from policies.serving.tenancy import Sharing
 from policies.setup import ServedModel
-from policies.types import Arrival, HardwareProfile
+from policies.types import Arrival, HardwareProfile, Request
 from traces.results.folder import ModelInfo, RunInfo
 from traces.results.grid import Grid, Scalar
 
@@ -33,6 +33,15 @@ class Requests(Protocol):
 
     def arrivals(self) -> Iterator[Arrival]:
         """Start the stream, in order of time; again, if it was started before."""
+        ...
+
+
+@runtime_checkable
+class Following(Protocol):
+    """Requests of which the finish brings about others: turns of sessions, agents in a row."""
+
+    def follow(self, request: Request, finish_ns: int) -> Iterable[Arrival]:
+        """What the finish of a request brings about, none of it earlier."""
         ...
 
 

@@ -29,6 +29,7 @@ class Link:
 
     Attributes:
         copy_slowdown: measured between two H200s, 0 over PCIe; 0 where it was not measured.
+        prefill_compute_slowdown, prefill_copy_slowdown: in steps with prompts; ``None``: as in other steps.
     """
 
     h2d_bytes_per_s: int
@@ -36,6 +37,8 @@ class Link:
     joint_bytes_per_s: int
     compute_slowdown: float
     copy_slowdown: float = 0.0
+    prefill_compute_slowdown: float | None = None
+    prefill_copy_slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +244,17 @@ class BackendSettings:
             raise ValueError(f"backend.ranks={self.ranks}: the simulator divides no dense model; run the executor")
         if self.tier == "peer" and self.peer < self.ranks:
             raise ValueError(f"backend.peer={self.peer}: GPU {self.peer} serves; name another one")
+
+    def refuse_for_experts(self) -> None:
+        """Refuse what only dense models know.
+
+        Raises:
+            ValueError: ranks, or a peer, are set here.
+        """
+        if self.ranks > 1:
+            raise ValueError(f"backend.ranks={self.ranks}: those of experts are mix.experts.ranks; set them there")
+        if self.tier == "peer":
+            raise ValueError("backend.tier=peer: experts are staged from host memory; set backend.tier=host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 With ``--against DIR`` it replays what a real vLLM server did (``conf/against.py``). Otherwise:
 
 The same configuration, with the arrivals and lengths that the run recorded, is served by
-the simulator; both runs are then summed up by the same rules (``traces/results/metrics.py``).
+the simulator; both runs are then summed up by the same rules (``traces/results/metrics.py``). A run of a device is then
+played again with its own decisions, and with step times off as they were found to be (``sim/validation/judge.py``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from conf.again import again
 from conf.against import OUT_OF_TOLERANCE, against
 from conf.carry_out import carry_out
 from conf.cli import Refused
+from conf.replays import Played, play
 from conf.run import Run
 from conf.worlds import TABLES, ops_gpu_of, table_files, tables_of
 from policies.errors import Stuck
@@ -30,11 +32,15 @@ from sim.validation.compare import TOLERANCES, Compared, Tolerance
 from traces.results.folder import RunTables, discard, read_run, write_json
 from traces.workload.recorded import recorded
 
+N_REPLAYS = 19
+"""A run like them lies outside all of them once in ten times."""
+
 EXAMPLES = """
   python -m sim validate outputs/exec_c1/RUN                       with the run's own machine
   python -m sim validate RUN compute=roofline                      by fitted constants instead of measured tables
   python -m sim validate RUN --hardware my_h200.yaml --explain     with a machine as it was measured since
   python -m sim validate RUN --tolerance ttft_p99=5 tbt_p50=2      percent
+  python -m sim validate RUN --replays 0                           one simulation, and nothing else
   python -m sim validate --against DIR                             a run of a real vLLM server, replayed
   python -m sim validate --against DIR --tolerance 5 tpot_p99=4    percent: of the three standard figures, of another
 """
@@ -51,6 +57,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change, as for run")
     parser.add_argument("--hardware", metavar="FILE", help="hardware to take link, compute and VMM times from")
     parser.add_argument("--tolerance", nargs="+", default=[], metavar="NAME=PERCENT", help=_names())
+    parser.add_argument(
+        "--replays",
+        type=int,
+        metavar="N",
+        help=f"simulations with step times off as the run's were (a device's run: {N_REPLAYS}, else 0); 0: none",
+    )
     parser.add_argument("--explain", action="store_true", help="tell which kinds of steps differ")
     parser.add_argument(
         "--out",
@@ -77,17 +89,35 @@ def main(arguments: Sequence[str]) -> int:
         real = read_run(given.run)
         if real.state != "complete":
             raise ValueError(f"{given.run} is {real.state}; name the folder of a run that went to its end")
-        run = again(real.info, recorded(real), _changes(real, given.hardware, given.changes))
+        changes = _changes(real, given.hardware, given.changes)
+        run = again(real.info, recorded(real), changes)
         simulated = _simulate(run, given.out or given.run / "simulated")
         found = compare.compare(real, simulated, tolerances)
+        step_by_step = again(real.info, recorded(real), {**changes, "backend": {"world": "sim", "leaps": False}})
+        played = play(real, step_by_step, found, tolerances, _n_replays(real, given.replays))
     except (ValueError, Stuck) as mistake:
         raise Refused(str(mistake)) from None
     print(f"{real.info.device} and its simulation by {_source(run)}: {real.info.system}, {run.workload.description}")
     print(compare.table(found))
     if given.explain:
         print(_explained(run, real, simulated))
-    _write((given.out or given.run) / "validate.json", run, found, simulated)
-    return OUT_OF_TOLERANCE if any(each.is_within is False for each in found) else 0
+    print(played.text, end="")
+    _write((given.out or given.run) / "validate.json", run, found, simulated, played)
+    is_within = [each.is_within for each in played.judged or found]
+    return OUT_OF_TOLERANCE if any(each is False for each in is_within) else 0
+
+
+def _n_replays(real: RunTables, wanted: int | None) -> int:
+    """How many replays there are to be.
+
+    Raises:
+        ValueError: fewer than none.
+    """
+    if wanted is not None and wanted < 0:
+        raise ValueError(f"--replays {wanted} must be 0 or more")
+    config: Mapping[str, Any] = real.info.config
+    is_enough = config["mix"].get("experts") is None and {"steps", "memory"} <= set(real.kept)
+    return (N_REPLAYS if config["backend"]["world"] != "sim" and is_enough else 0) if wanted is None else wanted
 
 
 def _names() -> str:
@@ -174,12 +204,14 @@ def _step(kind: causes.Kind, times: int) -> Work:
     )
 
 
-def _write(path: Path, run: Run, found: Sequence[Compared], simulated: RunTables) -> None:
+def _write(path: Path, run: Run, found: Sequence[Compared], simulated: RunTables, played: Played) -> None:
     document = {
         "compute": run.settings.compute,
         "tables": [str(path) for path in table_files(run)],
         "simulated": str(simulated.folder),
         "figures": [asdict(each) for each in found],
+        "judged": [{**asdict(each), "is_within": each.is_within} for each in played.judged],
+        "departed": played.departed,
     }
     try:
         write_json(path, document)

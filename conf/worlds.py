@@ -17,12 +17,12 @@ from policies.backend import Backend
 from policies.lane import Lane
 from policies.memory.ledger import Ledger
 from policies.moe_setup import ServedMoe
-from policies.policy import OffloadsExperts
+from policies.policy import OffloadsExperts, Policy
 from traces.measured.device_tables import table_path
 from traces.measured.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
-    from executor.moe_plan import MoePlan
+    from executor.mixture.plan import MoePlan
     from executor.plan import Plan
     from traces.results.copies import CopyLog
 
@@ -55,22 +55,26 @@ def check_world(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> None:
     if world == "sim":
         _simulated(run)
         return
-    if run.policy.keeps_kv_on_host:
+    if what := _only_simulated(run.policy):
         (name,) = cast("Mapping[str, object]", run.config["policy"])
         raise ValueError(
-            f"policy {name} keeps KV cache of running requests in host memory, which only the simulator can do; "
+            f"policy {name} {what}, which only the simulator can do; "
             "run it with python -m sim, or leave it out of compare"
         )
     if run.settings.parallel.backend != "loky" or run.settings.parallel.jobs != 1:
         raise ValueError(f"backend.world={world} has one device; set parallel.jobs=1")
-    if run.moe is not None:
-        from executor.moe_factory import check_moe
-
-        check_moe(world, _moe_plan(run, run.moe, ledger, lanes))
-        return
     from executor.factory import check
 
-    check(world, _plan(run, ledger, lanes))
+    check(world, _any_plan(run, ledger, lanes))
+
+
+def _only_simulated(policy: Policy) -> str | None:
+    """What a policy does that the executor cannot."""
+    if policy.keeps_kv_on_host:
+        return "keeps KV cache of running requests in host memory"
+    if isinstance(policy, OffloadsExperts) and not policy.lends:
+        return "fetches experts once the router has asked for them"
+    return None
 
 
 def open_world(
@@ -87,13 +91,9 @@ def open_world(
     world = run.settings.backend.world
     if world == "sim":
         return nullcontext(_simulated(run, copies))
-    if run.moe is not None:
-        from executor.moe_factory import open_moe_backend
-
-        return open_moe_backend(world, _moe_plan(run, run.moe, ledger, lanes))
     from executor.factory import open_backend
 
-    return open_backend(world, _plan(run, ledger, lanes))
+    return open_backend(world, _any_plan(run, ledger, lanes))
 
 
 def device_of(run: Run) -> str:
@@ -143,7 +143,7 @@ def ops_gpu_of(settings: Settings) -> str | None:
 def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
     from sim.factory import open_backend
 
-    settings = run.settings
+    settings, link = run.settings, run.settings.hardware.link
     if settings.mix.experts is not None:
         return _simulated_experts(run, settings.mix.experts)
     return open_backend(
@@ -155,8 +155,9 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
         ops_gpu=ops_gpu_of(settings),
         vmm=asdict(settings.hardware.vmm),
         vmm_mode=settings.backend.vmm,
-        compute_slowdown=settings.hardware.link.compute_slowdown,
-        copy_slowdown=settings.hardware.link.copy_slowdown,
+        compute_slowdown=link.compute_slowdown,
+        copy_slowdown=link.copy_slowdown,
+        prefill_slowdowns=(link.prefill_compute_slowdown, link.prefill_copy_slowdown),
         compute_deviation=settings.compute_deviation,
         seed=settings.seed,
         copies=copies,
@@ -176,10 +177,17 @@ def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
         run.hardware,
         roofline=asdict(hardware.roofline),
         flops_per_s=hardware.flops_per_s,
+        compute_slowdown=hardware.link.compute_slowdown,
         ranks=asdict(experts.ranks),
         routing={key: value for key, value in routing.items() if value not in (None, ())},
         away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
+        compute_deviation=run.settings.compute_deviation,
+        seed=run.settings.seed,
     )
+
+
+def _any_plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan | MoePlan:
+    return _plan(run, ledger, lanes) if run.moe is None else _moe_plan(run, run.moe, ledger, lanes)
 
 
 def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
@@ -205,7 +213,7 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
 
 
 def _moe_plan(run: Run, moe: ServedMoe, ledger: Ledger, lanes: Sequence[Lane]) -> MoePlan:
-    from executor.moe_plan import plan_moe
+    from executor.mixture.plan import plan_moe
 
     backend, settings = run.settings.backend, run.settings
     return plan_moe(
@@ -217,4 +225,5 @@ def _moe_plan(run: Run, moe: ServedMoe, ledger: Ledger, lanes: Sequence[Lane]) -
         vmm=backend.vmm,
         weights=backend.weights,
         seed=settings.seed,
+        rank_timeout_s=backend.rank_timeout_s,
     )

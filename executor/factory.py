@@ -16,6 +16,8 @@ from executor.devices import (
 )
 from executor.guards import told_in_a_line, torch_bound
 from executor.lane import Watch
+from executor.mixture.plan import MoePlan
+from executor.mixture.serving import MoeServing, open_moe_serving
 from executor.plan import Plan
 from executor.ranks.processes import lead
 from executor.ranks.ranks import Ranks
@@ -23,8 +25,11 @@ from executor.serving import Serving, open_serving
 from executor.vmm.driver import Driver
 from policies.errors import HbmOverdrawn
 
+AnyPlan = Plan | MoePlan
+"""Dense models, or one with experts."""
 
-def check(world: World, plan: Plan) -> None:
+
+def check(world: World, plan: AnyPlan) -> None:
     """Find out whether this machine can do what is planned, taking none of its memory.
 
     Raises:
@@ -32,14 +37,14 @@ def check(world: World, plan: Plan) -> None:
     """
     for rank in reversed(range(plan.n_ranks)):  # the one that is opened last stays current
         with closing(open_driver(world, plan.hardware, rank)):
-            if plan.tier == "peer":
+            if isinstance(plan, Plan) and plan.tier == "peer":
                 open_peer(world, plan.hardware, plan.peer + rank, rank).close()
                 refuse_too_little_peer_memory(world, plan.hardware, plan.peer + rank, plan.peer_bytes)
     refuse_too_little_host_memory(plan.n_ranks * plan.host_bytes)
 
 
 @contextmanager
-def open_backend(world: World, plan: Plan, *, watch: Watch | None = None) -> Generator[ExecutorBackend]:
+def open_backend(world: World, plan: AnyPlan, *, watch: Watch | None = None) -> Generator[ExecutorBackend]:
     """Load the models of a plan onto the device, or onto several; leaving gives everything back, whatever is under way.
 
     Args:
@@ -59,7 +64,9 @@ def open_backend(world: World, plan: Plan, *, watch: Watch | None = None) -> Gen
 
 
 @contextmanager
-def open_served(world: World, plan: Plan, ranks: Ranks | None, watch: Watch | None = None) -> Generator[Serving]:
+def open_served(
+    world: World, plan: AnyPlan, ranks: Ranks | None, watch: Watch | None = None
+) -> Generator[Serving | MoeServing]:
     """Load the models onto the device of one rank.
 
     Raises:
@@ -69,15 +76,20 @@ def open_served(world: World, plan: Plan, ranks: Ranks | None, watch: Watch | No
     with ExitStack() as held:
         driver = held.enter_context(closing(open_driver(world, plan.hardware, rank)))
         peer = None
-        if plan.tier == "peer":
+        if isinstance(plan, Plan) and plan.tier == "peer":
             peer = held.enter_context(closing(open_peer(world, plan.hardware, plan.peer + rank, rank)))
-        held.enter_context(torch_bound(driver, plan.torch_bytes, len(plan.models)))
+        n_models = len(plan.models) if isinstance(plan, Plan) else 1
+        held.enter_context(torch_bound(driver, plan.torch_bytes, n_models))
         yield held.enter_context(_open(driver, peer, plan, ranks, watch))
 
 
-def _open(driver: Driver, peer: Driver | None, plan: Plan, ranks: Ranks | None, watch: Watch | None) -> Serving:
+def _open(
+    driver: Driver, peer: Driver | None, plan: AnyPlan, ranks: Ranks | None, watch: Watch | None
+) -> Serving | MoeServing:
     refuse_too_little_host_memory(plan.host_bytes)
     try:
+        if isinstance(plan, MoePlan):
+            return open_moe_serving(driver, plan, HostClock(), watch=watch, ranks=ranks)
         return open_serving(driver, plan, HostClock(), peer=peer, watch=watch, ranks=ranks)
     except HbmOverdrawn as refused:
         raise ValueError(f"{driver.device}: {refused}") from refused

@@ -26,6 +26,9 @@ from policies.types import GIB, HardwareProfile, ModelShape
 DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 """By bytes of a number."""
 
+RANK_TIMEOUT_S = 60.0
+"""For how long ranks wait for each other, unless told otherwise: longer than any step or change takes."""
+
 LEND_MODES = {"alias": LendMode.ALIAS, "range": LendMode.REMAP}
 """By ``backend.vmm``."""
 
@@ -77,7 +80,7 @@ class Plan:
     tier: Tier = "host"
     peer: int = 1
     n_ranks: int = 1
-    rank_timeout_s: float = 60.0
+    rank_timeout_s: float = RANK_TIMEOUT_S
 
     @property
     def host_bytes(self) -> int:
@@ -115,7 +118,7 @@ def plan(
     tier: Tier = "host",
     peer: int = 1,
     n_ranks: int = 1,
-    rank_timeout_s: float = 60.0,
+    rank_timeout_s: float = RANK_TIMEOUT_S,
 ) -> Plan:
     """Work out what a run needs.
 

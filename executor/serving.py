@@ -24,14 +24,15 @@ from executor.models.prefill_buffers import TOKEN_BUCKETS, PrefillBuffers
 from executor.models.random_weights import fill_layer, random_outer
 from executor.models.step import Row
 from executor.plan import ModelPlan, Plan
-from executor.ranks.lead import LedForward, LedMover, LedSwapSpace, VotedMemory, WatchedStreams
+from executor.ranks.lead import LedForward, LedMover, LedSwapSpace, streams_for
 from executor.ranks.load import load_part
 from executor.ranks.ranks import Leader, Ranks, together
+from executor.ranks.voted import VotedMemory
 from executor.tokens import PromptTokens
 from executor.transfer.cuda import CudaStreams
 from executor.transfer.mover import StreamMover
 from executor.transfer.slots import Slots
-from executor.transfer.streams import HostStreams, Streams
+from executor.transfer.streams import Streams
 from executor.transfer.swap import SwapSpace
 from executor.vmm.driver import Driver
 
@@ -50,7 +51,7 @@ class Serving:
 
     backend: ExecutorBackend
     memory: DeviceMemory
-    mover: StreamMover[Any] | LedMover[Any]
+    mover: StreamMover[Any] | LedMover
     streams: AnyStreams
     slots: tuple[Slots[Any], ...]
     forwards: tuple[Forward[Any], ...]
@@ -106,7 +107,7 @@ def open_serving(
 
         memory, decoders = together(ranks, fill)
         leader = ranks if isinstance(ranks, Leader) else None
-        streams = _streams(device, leader)
+        streams = streams_for(device, leader)
         slots = tuple(_slots(index, memory, streams) for index in range(len(plan.models)))
         forwards = tuple(
             _forward(decoder, index, model, memory, slots[index], streams)
@@ -136,12 +137,6 @@ def open_serving(
             swaps=swaps,
             closing=closing.pop_all(),
         )
-
-
-def _streams(device: torch.device, leader: Leader | None) -> AnyStreams:
-    if device.type != "cuda":
-        return HostStreams()
-    return WatchedStreams(device, leader) if leader else CudaStreams(device)
 
 
 def _load(

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from policies.decision import Decision
 from policies.host_growth import HostGrowth
-from policies.memory.residency import HostUse
+from policies.memory.residency import HostKv, HostUse
 from policies.remap.host_kv import attend_ns
 from policies.serving.scheduler import Preemption
 from policies.view import MemoryView, ModelView
@@ -57,9 +57,9 @@ class CpuAttention:
     def decide(self, view: MemoryView) -> Decision:
         """Grow while short and balanced, shrink when HBM has room."""
 
-        def is_balanced(model: ModelView, n_bytes: int) -> bool:
+        def is_balanced(model: ModelView, held: HostKv) -> bool:
             layers_ns = model.weights_ns if model.decode_ns is None else model.decode_ns
-            cpu_ns = attend_ns(n_bytes, model.shape.n_layers, view.hardware)
+            cpu_ns = attend_ns(held.n_bytes, model.shape.n_layers, view.hardware)
             return cpu_ns <= layers_ns * (1 + self.max_slowdown)
 
         return self.growth.decide(view, HostUse.ATTEND, is_balanced)

@@ -1,4 +1,4 @@
-"""What a policy answers: a target state, and why."""
+"""What a policy answers: a target state, and why. Read only; not frozen, and with a constructor that compiles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reason(Enum):
     NOTHING = "nothing to change"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class Decision:
     """A target state with its reason. Applying it twice changes nothing.
 
@@ -55,14 +55,35 @@ class Decision:
 
     targets: tuple[Target, ...]
     reason: Reason
-    quiet_steps: int = 1
-    policy_memory: object = None
-    preempt: tuple[int, ...] = ()
-    migrate: bool = False
-    increments: tuple[int, ...] = ()
-    evict: tuple[int, ...] = ()
-    costs: Costs | None = None
+    quiet_steps: int
+    policy_memory: object | None  # mypyc knows no bare ``object`` here
+    preempt: tuple[int, ...]
+    migrate: bool
+    increments: tuple[int, ...]
+    evict: tuple[int, ...]
+    costs: Costs | None
 
-    def __post_init__(self) -> None:
-        if self.quiet_steps < 1:
-            raise ValueError(f"quiet_steps={self.quiet_steps} must be at least 1")
+    def __init__(
+        self,
+        *,
+        targets: tuple[Target, ...],
+        reason: Reason,
+        quiet_steps: int = 1,
+        policy_memory: object | None = None,
+        preempt: tuple[int, ...] = (),
+        migrate: bool = False,
+        increments: tuple[int, ...] = (),
+        evict: tuple[int, ...] = (),
+        costs: Costs | None = None,
+    ) -> None:
+        self.targets = targets
+        self.reason = reason
+        self.quiet_steps = quiet_steps
+        self.policy_memory = policy_memory
+        self.preempt = preempt
+        self.migrate = migrate
+        self.increments = increments
+        self.evict = evict
+        self.costs = costs
+        if quiet_steps < 1:
+            raise ValueError(f"quiet_steps={quiet_steps} must be at least 1")

@@ -7,14 +7,17 @@ free ones of the model's own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policies.decision import Decision, Reason
-from policies.memory.residency import HostUse, Target
+from policies.memory.residency import HostKv, HostUse, Target
 from policies.remap.host_kv import grown, last_units, shrunk
 from policies.remap.when import Memory, can_spare
 from policies.types import GIB
 from policies.view import Ask, MemoryView, ModelView, RangeView
+
+MayHold = Callable[[ModelView, HostKv], bool]
+"""Whether a model may hold so much on the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,30 +45,34 @@ class HostGrowth:
         if not 0 <= self.spare_margin < 1:
             raise ValueError(f"spare_margin={self.spare_margin} is outside [0, 1)")
 
-    def decide(self, view: MemoryView, use: HostUse, may_hold: Callable[[ModelView, int], bool]) -> Decision:
-        """Grow when blocks are short, as far as ``may_hold(model, n_bytes)`` allows; shrink when HBM has room."""
+    def decide(self, view: MemoryView, use: HostUse, may_hold: MayHold, block_copy_ns: int = 0) -> Decision:
+        """Grow when blocks are short, as far as ``may_hold`` allows; shrink when HBM has room.
+
+        Args:
+            block_copy_ns: what the copies of a block take each way beside its bytes.
+        """
         memory = view.policy_memory if isinstance(view.policy_memory, Memory) else Memory()
         match view.ask:
             case Ask.RUNNING_SHORT | Ask.WAITING_SHORT:
-                return self._grow(view, use, may_hold, memory.pressed())
+                unit_bytes = self.unit_blocks * view.models[view.asker].block_bytes
+                unit = HostKv(1, self.unit_blocks, unit_bytes, use, self.unit_blocks * block_copy_ns)
+                return self._grow(view, unit, may_hold, memory.pressed())
             case Ask.EASE | Ask.IDLE:
                 return self._shrink(view, may_hold, memory)
             case Ask.ACTIVATE | Ask.START | Ask.EVICTION:
                 return keep(view, Reason.NOTHING, memory)
 
-    def _grow(
-        self, view: MemoryView, use: HostUse, may_hold: Callable[[ModelView, int], bool], memory: Memory
-    ) -> Decision:
+    def _grow(self, view: MemoryView, unit: HostKv, may_hold: MayHold, memory: Memory) -> Decision:
         model = view.models[view.asker]
-        target = grown(model, -(-view.n_short_blocks // self.unit_blocks), self.unit_blocks, use)
-        assert target.on_host is not None
-        if target.on_host.n_bytes > self.max_host_bytes:
+        held = grown(model.residency.on_host, -(-view.n_short_blocks // self.unit_blocks), unit)
+        if held.n_bytes > self.max_host_bytes:
             return keep(view, Reason.AT_CAP, memory, self.patience_steps)
-        if not may_hold(model, target.on_host.n_bytes):
+        if not may_hold(model, held):
             return keep(view, Reason.WOULD_STALL, memory, self.patience_steps)
+        target = replace(model.residency.wanted, on_host=held)
         return _change(view, view.asker, target, Reason.HOLD_ON_HOST, memory)
 
-    def _shrink(self, view: MemoryView, may_hold: Callable[[ModelView, int], bool], memory: Memory) -> Decision:
+    def _shrink(self, view: MemoryView, may_hold: MayHold, memory: Memory) -> Decision:
         fitting = [unit for unit in last_units(view.ranges) if unit.n_referenced <= _n_free_in_hbm(view, unit)]
         urgent = [unit for unit in fitting if view.ask is Ask.IDLE or self._slows(view, unit, may_hold)]
         spare = urgent or [unit for unit in fitting if can_spare(view, unit, self.spare_margin)]
@@ -79,10 +86,10 @@ class HostGrowth:
         lender = spare[0].lender
         return _change(view, lender, shrunk(view.models[lender]), Reason.LEAVE_HOST, memory)
 
-    def _slows(self, view: MemoryView, unit: RangeView, may_hold: Callable[[ModelView, int], bool]) -> bool:
+    def _slows(self, view: MemoryView, unit: RangeView, may_hold: MayHold) -> bool:
         model = view.models[unit.lender]
         held = model.residency.on_host
-        return model.is_active and held is not None and not may_hold(model, held.n_bytes)
+        return model.is_active and held is not None and not may_hold(model, held)
 
 
 def keep(view: MemoryView, reason: Reason, memory: object, quiet_steps: int = 1) -> Decision:

@@ -45,4 +45,4 @@ class OnDemand:
 
     def decide(self, view: MemoryView) -> Decision:
         """Grow while short, shrink when HBM has room."""
-        return self.growth.decide(view, HostUse.STREAM, lambda _model, _n_bytes: True)
+        return self.growth.decide(view, HostUse.STREAM, lambda _model, _held: True)

@@ -10,10 +10,13 @@ from typing import ClassVar
 
 from policies.decision import Decision
 from policies.host_growth import HostGrowth
-from policies.memory.residency import HostUse
+from policies.memory.residency import HostKv, HostUse
 from policies.remap.host_kv import exchange_ns
 from policies.serving.scheduler import Preemption
 from policies.view import MemoryView, ModelView
+
+COPIES_PER_LAYER = 2
+"""Of a block: its keys and its values, which vLLM 0.7.3 keeps apart (``attention/ops/paged_attn.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,20 @@ class Pie:
 
     Idealised: perfect prefetch (a step is the longer of computation and traffic), prefills write to the host for
     nothing, all that is held counts as traffic. Published figures beyond the abstract were not at hand.
+
+    Attributes:
+        copy_ns: what a copy takes beside its bytes. 0: a layer's blocks cross as if they were one piece. Else they
+            cross block by block, keys and values apart, as vLLM 0.7.3's ``swap_blocks`` copies them.
     """
 
     lends: ClassVar[bool] = True
 
     growth: HostGrowth = field(default_factory=HostGrowth)
+    copy_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.copy_ns < 0:
+            raise ValueError(f"policy.pie.copy_ns={self.copy_ns} ns must not be negative")
 
     @property
     def needs_requests(self) -> bool:
@@ -54,8 +66,9 @@ class Pie:
     def decide(self, view: MemoryView) -> Decision:
         """Grow while short and hidden, shrink when HBM has room."""
 
-        def is_hidden(model: ModelView, n_bytes: int) -> bool:
+        def is_hidden(model: ModelView, held: HostKv) -> bool:
             layers_ns = model.weights_ns if model.decode_ns is None else model.decode_ns
-            return exchange_ns(n_bytes, view.hardware) <= layers_ns
+            return exchange_ns(held.n_bytes, view.hardware, held.copies_ns) <= layers_ns
 
-        return self.growth.decide(view, HostUse.EXCHANGE, is_hidden)
+        block_copy_ns = COPIES_PER_LAYER * view.models[view.asker].shape.n_layers * self.copy_ns
+        return self.growth.decide(view, HostUse.EXCHANGE, is_hidden, block_copy_ns)

@@ -47,9 +47,11 @@ class Serving:
         block_tokens: mixture-of-experts models have blocks as large as vLLM makes them for their states instead.
         max_num_batched_tokens: ``None``: the longest context, at least 2048, as vLLM 0.7.3 does; 8192 with V1.
         max_model_len: ``None``: the model's own context.
-        async_output, watermark, swap_space_bytes, share_idle_kv: of V0 only.
+        async_output, watermark, swap_space_bytes, share_idle_kv, kv_order: of V0 only.
         swap_space_bytes: host memory for the swapped blocks of each model (vLLM: 4 GiB a GPU).
         share_idle_kv: KV blocks of all models come out of one budget (MIRAGE section 6, an ablation).
+        kv_order: which free block is next. ``base_first`` (ours): a model's own before lent ones, so that lent ranges
+            drain. ``first_fit``: the first of vLLM's one free list. With a prefix cache it is that list in any case.
         async_scheduling, long_prefill_tokens, reserve_full_isl: of V1 only, see ``V1Settings``.
     """
 
@@ -64,6 +66,7 @@ class Serving:
     watermark: float = 0.01
     swap_space_bytes: int = 4 * GIB
     share_idle_kv: bool = False
+    kv_order: Literal["base_first", "first_fit"] = "base_first"
     async_scheduling: bool = True
     long_prefill_tokens: int = 0
     reserve_full_isl: bool = False
@@ -84,6 +87,8 @@ class Serving:
             raise ValueError(f"serving.swap_space_bytes={self.swap_space_bytes} bytes must not be negative")
         if self.scheduler == "vllm_v1" and self.share_idle_kv:
             raise ValueError("serving.share_idle_kv=true needs serving.scheduler=vllm_v0")
+        if self.scheduler == "vllm_v1" and self.kv_order == "first_fit":
+            raise ValueError("serving.kv_order=first_fit needs serving.scheduler=vllm_v0")
 
 
 def open_ledger(models: Seq[ServedModel], hardware: HardwareProfile) -> Ledger:
@@ -141,7 +146,13 @@ def _lane(
     match serving.scheduler:
         case "vllm_v0":
             settings = _v0_settings(shape, serving, preemption, block_bytes)
-            pool = BlockPool(n_base_blocks, caching=serving.prefix_caching, block_bytes=block_bytes, budget=budget)
+            pool = BlockPool(
+                n_base_blocks,
+                caching=serving.prefix_caching,
+                base_first=serving.kv_order == "base_first",
+                block_bytes=block_bytes,
+                budget=budget,
+            )
             scheduler = VllmV0(settings, pool)
         case "vllm_v1":
             if preemption == "swap":

@@ -25,6 +25,8 @@ class Ask(Enum):
     ACTIVATE = "another model takes its turn"
     IDLE = "no model has work"
 
+    __hash__ = object.__hash__  # as each is one object; ``Enum``'s own is Python, and asked ten times a question
+
 
 @dataclass(slots=True, init=False, unsafe_hash=True)
 class RangeView:

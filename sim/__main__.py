@@ -15,7 +15,7 @@ COMMANDS = {
     "claims": Command(module="conf.paper.claims", summary="every number of the papers beside ours, with the figures"),
     "saturation": Command(module="conf.paper.saturation", summary="what the baseline of an experiment serves at most"),
     "validate": Command(module="conf.validate", summary="simulate what ran on a device: the error of every figure"),
-    "compile": Command(module="conf.compiled", summary="make runs about twice as fast: hot modules as machine code"),
+    "compile": Command(module="conf.compiling", summary="make runs about twice as fast: hot modules as machine code"),
     "policies": Command(module="conf.list_policies", summary="every policy in a line, and its settings"),
     "settings": Command(module="conf.reference", summary="the reference of every setting: docs/configuration.md"),
     "roofline": Command(module="conf.roofline_error", summary="error of a roofline against measured operations"),

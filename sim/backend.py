@@ -36,7 +36,7 @@ class SimBackend:
         computes: compute times of each model on it.
         vmm: what changing a mapping costs.
         vmm_mode: how homes change hands.
-        slowdown_ppm, copy_slowdown_ppm: see ``Link``.
+        slowdown_ppm, copy_slowdown_ppm, prefill_slowdowns_ppm: see ``Link``.
         static_slots: see ``Pipeline``.
         copies: takes note of what crosses the link.
 
@@ -54,6 +54,7 @@ class SimBackend:
         vmm_mode: VmmMode = VmmMode.ALIAS,
         slowdown_ppm: int = 0,
         copy_slowdown_ppm: int = 0,
+        prefill_slowdowns_ppm: tuple[int | None, int | None] = (None, None),
         static_slots: bool = False,
         copies: CopyLog | None = None,
     ) -> None:
@@ -63,7 +64,7 @@ class SimBackend:
         self._vmm = vmm
         self._vmm_mode = vmm_mode
         self.now_ns = 0
-        self._link = Link(hardware.link, slowdown_ppm, copy_slowdown_ppm)
+        self._link = Link(hardware.link, slowdown_ppm, copy_slowdown_ppm, prefill_slowdowns_ppm)
         self._copies = copies
         self._pipelines = [
             Pipeline(
@@ -213,6 +214,7 @@ class SimBackend:
             n_begun = max(0, stop_ns - start_ns) // (first_ns or 1) + 1
             if n_begun < n_steps:
                 n_steps = n_begun
+        self._link.compute(is_prefill=work.n_prefill_tokens > 0)
         on_host = self._on_host[lane]
         if on_host.held is not None and work.n_decode_seqs:
             return on_host.steps(self._pipelines[lane], compute, work, n_steps, start_ns, stop_ns, host_ns)

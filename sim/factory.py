@@ -40,6 +40,7 @@ def open_backend(
     vmm_mode: str,
     compute_slowdown: float,
     copy_slowdown: float = 0.0,
+    prefill_slowdowns: tuple[float | None, float | None] = (None, None),
     compute_deviation: float = 0.0,
     seed: int = 0,
     copies: CopyLog | None = None,
@@ -54,6 +55,7 @@ def open_backend(
         ops_gpu: GPU whose operations aiconfigurator-core measured: see ``sim/compute/op_table.py``.
         vmm: driver costs, see ``VmmCost``; ``vmm_mode`` says which apply.
         compute_slowdown, copy_slowdown: share by which computation takes longer beside a copy, and the copy.
+        prefill_slowdowns: both in steps with prompts, ``None``: as in other steps.
         compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Perturbed``.
         copies: takes note of what crosses the link.
 
@@ -88,8 +90,13 @@ def open_backend(
         vmm_mode=VmmMode(vmm_mode),
         slowdown_ppm=round(compute_slowdown * MILLION),
         copy_slowdown_ppm=round(copy_slowdown * MILLION),
+        prefill_slowdowns_ppm=(_in_millionths(prefill_slowdowns[0]), _in_millionths(prefill_slowdowns[1])),
         copies=copies,
     )
+
+
+def _in_millionths(share: float | None) -> int | None:
+    return None if share is None else round(share * MILLION)
 
 
 def _perturbed(computes: Sequence[ComputeModel], deviation: float, seed: int) -> Sequence[ComputeModel]:

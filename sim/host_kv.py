@@ -4,7 +4,7 @@ Of each way in which such a cache takes part, what it costs at best:
 
 - **exchange** (Pie): every step all of it comes into HBM layer by layer, and as much goes out to make room, behind
   the computation. Both directions run at once, so each has half of the joint bandwidth; a place in HBM is filled
-  again once what was there has gone out. Over a step that is ``max(step, bytes / (joint / 2))``
+  again once what was there has gone out. Over a step that is ``max(step, bytes / (joint / 2) + copies)``
   (``tests/sim/test_host_kv.py`` plays the copies layer by layer).
 - **attend** (NEO): the CPU attends to it while the GPU does the rest, ideally overlapped: ``max(GPU, CPU)``.
 - **stream** (FlexGen without its schedule): a layer's part is read when the layer has come to it; nothing overlaps.
@@ -88,7 +88,7 @@ class HostKvCost:
         n_bytes, hardware = self.held.n_bytes, self._hardware
         match self.held.use:
             case HostUse.EXCHANGE:
-                return max(0, exchange_ns(n_bytes, hardware) - step_ns)
+                return max(0, exchange_ns(n_bytes, hardware, self.held.copies_ns) - step_ns)
             case HostUse.ATTEND:
                 return max(0, attend_ns(n_bytes, self._shape.n_layers, hardware) - layers_ns)
             case HostUse.STREAM:

@@ -51,6 +51,7 @@ class Link:
             millionths. Measured on an H200: 0 over PCIe, 30,000 to 90,000 over NVLink.
         copy_slowdown_ppm: how much longer a copy takes beside computation, while no copy of the other
             direction is in flight. Over NVLink both want more of HBM than there is.
+        prefill_slowdowns_ppm: both in steps with prompts (see ``compute``); ``None``: as in other steps.
 
     Attributes:
         may_slow: whether copies and the computation beside them make each other take longer.
@@ -59,12 +60,27 @@ class Link:
         ValueError: a slowdown is negative.
     """
 
-    def __init__(self, profile: LinkProfile, slowdown_ppm: int = 0, copy_slowdown_ppm: int = 0) -> None:
-        for name, ppm in (("slowdown_ppm", slowdown_ppm), ("copy_slowdown_ppm", copy_slowdown_ppm)):
+    def __init__(
+        self,
+        profile: LinkProfile,
+        slowdown_ppm: int = 0,
+        copy_slowdown_ppm: int = 0,
+        prefill_slowdowns_ppm: tuple[int | None, int | None] = (None, None),
+    ) -> None:
+        compute_ppm, copies_ppm = prefill_slowdowns_ppm
+        self._of_prefills = (
+            slowdown_ppm if compute_ppm is None else compute_ppm,
+            copy_slowdown_ppm if copies_ppm is None else copies_ppm,
+        )
+        self._of_others = (slowdown_ppm, copy_slowdown_ppm)
+        for name, ppm in (
+            ("slowdown_ppm", min(slowdown_ppm, self._of_prefills[0])),
+            ("copy_slowdown_ppm", min(copy_slowdown_ppm, self._of_prefills[1])),
+        ):
             if ppm < 0:
                 raise ValueError(f"link: {name}={ppm} must be >= 0")
         self._profile = profile
-        self.may_slow = slowdown_ppm > 0 or copy_slowdown_ppm > 0
+        self.may_slow = max(*self._of_others, *self._of_prefills) > 0
         self._slowdown_ppm = slowdown_ppm
         self._copy_slowdown_ppm = copy_slowdown_ppm
         self._clock_ns = 0  # what is left of each copy is known at this moment
@@ -75,6 +91,10 @@ class Link:
     def slows(self) -> bool:
         """Whether a copy that does so may be in flight."""
         return self.may_slow and bool(self._h2d or self._d2h)
+
+    def compute(self, *, is_prefill: bool) -> None:
+        """Say what kind of step computes from now on."""
+        self._slowdown_ppm, self._copy_slowdown_ppm = self._of_prefills if is_prefill else self._of_others
 
     def h2d(self, n_bytes: int, at_ns: int) -> Copy:
         """Request a copy to the device."""
@@ -132,7 +152,9 @@ class Link:
     def _request(self, own: deque[Copy], other: deque[Copy], n_bytes: int, rate: int, at_ns: int) -> Copy:
         if other or len(own) > MOST_ENDED:
             self._forget(at_ns)
-        start_ns = own[-1].end_ns if own and own[-1].end_ns > at_ns else at_ns
+        start_ns = at_ns
+        if own and (end_ns := own[-1].end_ns) > at_ns:
+            start_ns = end_ns
         work = n_bytes * NS_PER_S
         copy = Copy(start_ns, start_ns - (-work // rate), work)
         own.append(copy)

@@ -8,9 +8,11 @@ from typing import Any
 from policies.memory.experts import ExpertLayout, OffloadCap
 from policies.moe import MoeShape
 from policies.types import HardwareProfile
-from sim.compute.moe import MoeRoofline, Ranks
+from sim.compute.moe import MoeCompute, MoeRoofline, Ranks
+from sim.compute.perturbed import PerturbedExperts
 from sim.compute.roofline import Roofline
 from sim.compute.routing import Routing, by_weights, uniform, zipf
+from sim.link import MILLION
 from sim.moe_backend import MoeBackend
 from sim.on_demand import OnDemandExperts
 from sim.staging import StagedExperts, StagingLink
@@ -22,18 +24,23 @@ def open_moe_backend(
     *,
     roofline: Mapping[str, float],
     flops_per_s: int,
+    compute_slowdown: float,
     ranks: Mapping[str, Any],
     routing: Mapping[str, Any],
     away: OffloadCap | None = None,
+    compute_deviation: float = 0.0,
+    seed: int = 0,
 ) -> MoeBackend:
     """Make the ranks that serve a model.
 
     Args:
         hardware: of each rank; ranks behind one link to host memory share it.
         roofline, flops_per_s: fitted constants, see ``Roofline``; ``ranks``: see ``Ranks``.
+        compute_slowdown: share by which computation takes longer beside a copy.
         routing: ``kind`` and what that needs, see ``routing_of``.
         away: experts that never have a place, and are fetched when the router asks for them; ``None``: those that
             are offloaded are staged.
+        compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Deviation``.
 
     Raises:
         ValueError: a constant is out of range, or the experts do not divide among the ranks.
@@ -45,10 +52,14 @@ def open_moe_backend(
         bytes_per_s=bytes_per_s,
         reduce_bytes_per_s=of.reduce_bytes_per_s if of.reduces_over_link else 0,
         splits_regions=of.splits_regions,
+        slowdown_ppm=round(compute_slowdown * MILLION),
     )
     machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
+    compute: MoeCompute = MoeRoofline(machine, shape, of, chosen)
+    if compute_deviation:
+        compute = PerturbedExperts(compute, compute_deviation, f"compute {seed}")
     return MoeBackend(
-        MoeRoofline(machine, shape, of, chosen),
+        compute,
         StagedExperts(shape.n_dense_layers, layout.gate_up_bytes, layout.down_bytes, staging),
         group_bytes=layout.group_bytes,
         group_shards=layout.group_shards,

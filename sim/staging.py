@@ -9,7 +9,7 @@ layer's grouped GEMMs start when their part of the region is there::
 
 The link is counted as a fluid of byte-nanoseconds, of which a rate in bytes/s moves as many a nanosecond, so
 nothing is lost to rounding but the last nanosecond of a wait. An all-reduce that goes over the same link takes
-its fair part of it, and copies get the rest.
+its fair part of it, and copies get the rest. Computation beside a copy takes longer by a measured share.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from policies.types import NS_PER_S
 from sim.compute.moe import LayerTimes
+from sim.link import MILLION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class StagingLink:
         bytes_per_s: what copies to this rank have of it.
         reduce_bytes_per_s: what an all-reduce asks of it, 0 if it goes another way.
         splits_regions: the gate-up GEMM starts before the down projections have arrived.
+        slowdown_ppm: how much longer computation takes beside a copy in flight, in millionths.
 
     Raises:
         ValueError: a rate is out of range.
@@ -37,10 +39,13 @@ class StagingLink:
     bytes_per_s: int
     reduce_bytes_per_s: int = 0
     splits_regions: bool = True
+    slowdown_ppm: int = 0
 
     def __post_init__(self) -> None:
         if self.bytes_per_s < 1 or self.reduce_bytes_per_s < 0:
             raise ValueError(f"staging: {self.bytes_per_s} and {self.reduce_bytes_per_s} bytes/s are out of range")
+        if self.slowdown_ppm < 0:
+            raise ValueError(f"staging: slowdown_ppm={self.slowdown_ppm} must be >= 0")
 
     @property
     def rate_beside_reduce(self) -> int:
@@ -129,19 +134,19 @@ class StagedExperts:
         self._pass(start_ns - self._clock_ns + before_ns)
         stall_ns = 0
         for layer, times in enumerate(layers):
-            self._pass(times.mixer_ns)
+            self._compute(times.mixer_ns)
             self._reduce(times.reduce_ns)
             region = self._regions[self._next]
             if region.layer == layer:
                 stall_ns += self._wait(region.gate_up if self._link.splits_regions else region.both)
-                self._pass(times.gate_up_ns)
+                self._compute(times.gate_up_ns)
                 stall_ns += self._wait(region.both)
-                self._pass(times.down_ns)
+                self._compute(times.down_ns)
                 self._arrive()
                 self._next = (self._next + 1) % len(self._regions)
                 self._there = [self._there[1], 0]
             else:
-                self._pass(times.gate_up_ns + times.down_ns)
+                self._compute(times.gate_up_ns + times.down_ns)
             self._reduce(times.reduce_ns)
         self._pass(after_ns)
         return self._clock_ns, stall_ns
@@ -152,6 +157,15 @@ class StagedExperts:
         nexts = (self._regions[(self._next + nth) % n_regions] for nth in range(min(2, n_regions)))
         return dict(zip(nexts, self._there, strict=False))
 
+    def _compute(self, work_ns: int) -> None:
+        """Let computation pass that lasts so long beside nothing."""
+        slowdown_ppm = self._link.slowdown_ppm
+        if slowdown_ppm and work_ns:
+            copying_ns = -(-self._missing() // self._link.bytes_per_s)
+            beside_ns = min(work_ns, copying_ns * MILLION // (MILLION + slowdown_ppm))
+            work_ns += beside_ns * slowdown_ppm // MILLION
+        self._pass(work_ns)
+
     def _reduce(self, alone_ns: int) -> None:
         duration_ns = self._link.reduce_ns(alone_ns)
         if duration_ns != alone_ns and not self._is_copying():
@@ -160,9 +174,13 @@ class StagedExperts:
         self._moved += duration_ns * self._link.rate_beside_reduce
 
     def _is_copying(self) -> bool:
+        return self._missing() > 0
+
+    def _missing(self) -> int:
+        """Byte-ns of the regions whose turn it is for a buffer that have not arrived."""
         self._arrive()
-        first, second = (self._regions[(self._next + nth) % len(self._regions)].both for nth in (0, 1))
-        return self._there[0] < first or self._there[1] < second
+        both = sum(self._regions[(self._next + nth) % len(self._regions)].both for nth in (0, 1))
+        return both - sum(self._there)
 
     def _pass(self, duration_ns: int) -> None:
         self._clock_ns += duration_ns

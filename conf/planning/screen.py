@@ -34,13 +34,20 @@ def screen(answer: Answer) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Align rows: the first column to the left, the others to the right; a column without a word is left out."""
-    cells = [list(heads), *map(list, rows)]
-    kept = [index for index in range(len(heads)) if not index or any(row[index] for row in cells[1:])]
-    widths = [max(len(row[index]) for row in cells) for index in kept]
+    kept, told = filled(heads, rows)
+    cells = [kept, *told]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
-            row[index].rjust(width) if nth else row[index].ljust(width)
-            for nth, (index, width) in enumerate(zip(kept, widths, strict=True))
+            cell.rjust(width) if nth else cell.ljust(width)
+            for nth, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells
     ]
+
+
+def filled(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[Sequence[str], list[list[str]]]:
+    """Leave out columns without a word, but for the first."""
+    cells = [list(row) for row in rows]
+    kept = [index for index in range(len(heads)) if not index or any(row[index] for row in cells)]
+    return [heads[index] for index in kept], [[row[index] for index in kept] for row in cells]

@@ -89,6 +89,8 @@ def traffic(settings: Settings, lengths: str, n_seeds: int, n_requests: int) -> 
     Raises:
         ValueError: the trace is faulty, or there are too few requests.
     """
+    if settings.workload.agents:
+        raise ValueError("workload.agents=true: a plan knows no requests that wait for others; run an experiment")
     first = _source(settings, lengths, settings.seed)
     is_trace = settings.arrivals.kind == "file"
     all_of_first = list(islice(first.arrivals(), MOST_READ if is_trace else n_requests))

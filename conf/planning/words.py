@@ -29,6 +29,8 @@ def verdict(answer: Answer) -> str:
         if answer.lender is None:
             return "No policy that lends was asked for."
         return f"Without lending the promise is kept at no rate{_why_never(answer)}."
+    if answer.is_open:
+        return "It cannot be told whether it pays to lend: every rate that was tried is kept, so short is the stream."
     lender, reference = answer.of(answer.lender), answer.of(answer.reference)
     rates = f"{_rate(lender.rate.mean)} requests/s against {_rate(reference.rate.mean)}, {change(answer.gain)}"
     if answer.pays:
@@ -133,13 +135,15 @@ def oddities(answer: Answer) -> Iterator[str]:
     fastest = max(bracket.low for each in answer.rates for bracket in each.brackets)
     n, needed = len(answer.traffic.streams[0].arrivals), ceil(fastest * slo.span_s)
     if n < needed:
+        is_all = answer.asked.trace is not None and answer.asked.n_requests is None  # more would have been taken
+        mend = f"take a trace of {needed} requests" if is_all else f"take --requests {needed}"
         yield (
             f"{n} requests last {n / fastest:.3g} s at {_rate(fastest * answer.asked.n_gpus)} requests/s, too short to "
-            f"show an overload of {OVERLOAD:.0%}: the highest rates may be too high; take --requests {needed}."
+            f"show an overload of {OVERLOAD:.0%}: the highest rates may be too high; {mend}."
         )
     infinite = [each.system.name for each in answer.rates if any(b.high == inf for b in each.brackets)]
     if infinite:
-        yield f"{', '.join(infinite)}: kept at every rate that was tried; take more --requests."
+        yield f"{', '.join(infinite)}: kept at every rate that was tried."
 
 
 def what(answer: Answer) -> str:
@@ -182,14 +186,18 @@ RATE_HEADS = ("system", "keeps it up to", "95 %", "against the first")
 def rate_rows(answer: Answer) -> Iterator[list[str]]:
     """Each system as a row: ``RATE_HEADS``. Caps that were never reached share the row of the smallest of them."""
     first = answer.rates[0].system
-    for index, each in enumerate(answer.rates):
-        later = answer.rates[index + 1 :]
-        same = [one for one in later if one.brackets == each.brackets and _kin(one, each)]
-        if same:  # the cap was not in reach: the smallest that was not tells it
-            continue
+    for each in shown(answer):
         low, high = max(0.0, each.rate.low), each.rate.high
         gain = "" if each.system == first else "-" if each.gain is None else change(each.gain)
         yield [each.system.name, f"{_rate(each.rate.mean)}/s", f"{_rate(low)} - {_rate(high)}", gain]
+
+
+def shown(answer: Answer) -> Iterator[Rates]:
+    """The systems that are told: of caps that were not in reach, the smallest."""
+    for index, each in enumerate(answer.rates):
+        later = answer.rates[index + 1 :]
+        if not any(one.brackets == each.brackets and _kin(one, each) for one in later):
+            yield each
 
 
 def _kin(one: Rates, other: Rates) -> bool:
@@ -197,6 +205,19 @@ def _kin(one: Rates, other: Rates) -> bool:
 
 
 COST_HEADS = ("system", "TTFT P50", "P99 s", "mean TBT P50", "P99 ms", "tokens/s", "preempted", "lent GiB", "busy")
+
+COST_HEADS_LONG = (
+    "system",
+    "TTFT P50, s",
+    "TTFT P99, s",
+    "mean TBT P50, ms",
+    "mean TBT P99, ms",
+    "tokens/s",
+    "preemptions",
+    "lent, GiB",
+    "busy",
+)
+"""The same where there is room."""
 
 
 def cost_rows(answer: Answer) -> Iterator[list[str]]:
@@ -217,11 +238,11 @@ def cost_rows(answer: Answer) -> Iterator[list[str]]:
 
 def change(gain: Interval) -> str:
     """A relative change with its interval."""
-    return f"{gain.mean:+.1%} ({gain.low:+.0%} to {gain.high:+.0%})"
+    return f"{gain.mean:+.1%} ({max(-1.0, gain.low):+.0%} to {gain.high:+.0%})"
 
 
 def _rate(rate_per_s: float) -> str:
-    return f"{rate_per_s:.3g}"
+    return f"{rate_per_s:,.0f}" if rate_per_s >= 999.5 else f"{rate_per_s:.3g}"
 
 
 def _ms(seconds: float) -> str:

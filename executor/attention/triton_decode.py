@@ -2,7 +2,7 @@
 
 A program attends from one token of one sequence, for the query heads of one KV head, to one
 split of its context; ``merge_splits`` then adds the splits up. How many splits there are, and
-which tokens each covers, follows from the step alone, no program waits for another and nothing
+which tokens each covers, follows from the contexts of the step alone, no program waits for another and nothing
 is added atomically, so the same step gives the same bits.
 
 The ids of the next tile's blocks are read while this tile is computed: addresses then depend
@@ -38,14 +38,22 @@ def attend_to_splits(
     HEAD_DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_STRIDE: tl.constexpr,
+    N_DECODES: tl.constexpr,
+    SEQS: tl.constexpr,  # N_DECODES, up to a power of two
     N_SPLITS: tl.constexpr,
+    SPREAD: tl.constexpr,
     TILE: tl.constexpr,  # tokens an iteration
     N_STAGES: tl.constexpr,  # tiles in flight, and one more
     QUERY_ROWS: tl.constexpr,  # GROUP, padded to what the tensor cores take
 ):
     """Attend to each split of each context; scores and sums are taken on the tensor cores."""
     head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first, end = _split_of(tl.load(contexts_ptr + seq), split, N_SPLITS, TILE)
+    context = tl.load(contexts_ptr + seq)
+    tokens_per_split = _split_tokens(context, contexts_ptr, N_DECODES, SEQS, N_SPLITS, SPREAD, TILE)
+    first, end = split * tokens_per_split, tl.minimum((split + 1) * tokens_per_split, context)
+    if SPREAD > 1:  # noqa: SIM102 - known when compiled; the condition inside when run
+        if (split > 0) & (first >= context):
+            return  # nobody reads it
     rows, lanes, dims = tl.arange(0, QUERY_ROWS), tl.arange(0, TILE), tl.arange(0, HEAD_DIM)
     heads, real = head * GROUP + rows, rows < GROUP
     query_at = seq.to(tl.int64) * query_stride + heads[:, None] * HEAD_DIM + dims[None, :]
@@ -84,26 +92,55 @@ def attend_to_splits(
 
 @triton.jit
 def merge_splits(
-    parts_ptr,  # (n_decodes * n_heads, N_SPLITS, HEAD_DIM) float32
-    peak_ptr,  # (n_decodes * n_heads, N_SPLITS) float32, likewise total_ptr
+    parts_ptr,  # (n_decodes, n_heads, N_SPLITS, HEAD_DIM) float32
+    peak_ptr,  # (n_decodes, n_heads, N_SPLITS) float32, likewise total_ptr
     total_ptr,
-    out_ptr,  # (n_decodes * n_heads, HEAD_DIM)
+    out_ptr,  # (n_decodes, n_heads, HEAD_DIM)
+    contexts_ptr,  # (n_decodes,) int32
+    N_DECODES: tl.constexpr,
+    SEQS: tl.constexpr,
     N_SPLITS: tl.constexpr,
+    SPREAD: tl.constexpr,
+    TILE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """Add up the splits of one head of one sequence."""
-    head = tl.program_id(0).to(tl.int64)
+    """Add up the splits of one head of one sequence: those that were written."""
+    seq = tl.program_id(1)
+    head = (seq * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
     splits, dims = tl.arange(0, N_SPLITS), tl.arange(0, HEAD_DIM)
-    peak = tl.load(peak_ptr + head * N_SPLITS + splits)
+    written = splits >= 0
+    if SPREAD > 1:
+        context = tl.load(contexts_ptr + seq)
+        tokens_per_split = _split_tokens(context, contexts_ptr, N_DECODES, SEQS, N_SPLITS, SPREAD, TILE)
+        written = (splits == 0) | (splits * tokens_per_split < context)
+    peak = tl.load(peak_ptr + head * N_SPLITS + splits, mask=written, other=FLOOR)
     weights = tl.exp2(peak - tl.max(peak, axis=0))
-    total = tl.sum(tl.load(total_ptr + head * N_SPLITS + splits) * weights, axis=0)
-    parts = tl.load(parts_ptr + (head * N_SPLITS + splits)[:, None] * HEAD_DIM + dims[None, :])
+    total = tl.sum(tl.load(total_ptr + head * N_SPLITS + splits, mask=written, other=0.0) * weights, axis=0)
+    at = (head * N_SPLITS + splits)[:, None] * HEAD_DIM + dims[None, :]
+    parts = tl.load(parts_ptr + at, mask=written[:, None], other=0.0)
     attended = tl.sum(parts * weights[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
     tl.store(out_ptr + head * HEAD_DIM + dims, attended.to(out_ptr.dtype.element_ty))
 
 
 @triton.jit
-def _split_of(context, split, N_SPLITS: tl.constexpr, TILE: tl.constexpr):
-    """First token and end of one split: whole tiles, as many in each; the last splits may be empty."""
-    tokens = tl.cdiv(tl.cdiv(context, TILE), N_SPLITS) * TILE
-    return split * tokens, tl.minimum((split + 1) * tokens, context)
+def _split_tokens(
+    context,
+    contexts_ptr,
+    N_DECODES: tl.constexpr,
+    SEQS: tl.constexpr,
+    N_SPLITS: tl.constexpr,
+    SPREAD: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Tokens of each split of one context: whole tiles, as many in each; the last splits may be empty.
+
+    With a spread none is shorter than a split of the step's mean context, which is cut into N_SPLITS // SPREAD.
+    """
+    tiles = tl.cdiv(tl.cdiv(context, TILE), N_SPLITS)
+    if SPREAD > 1:
+        seqs = tl.arange(0, SEQS)
+        contexts = tl.load(contexts_ptr + seqs, mask=seqs < N_DECODES, other=0)
+        n_seqs = tl.maximum(tl.sum((contexts > 0).to(tl.int32), axis=0), 1)
+        mean = tl.cdiv(tl.sum(contexts, axis=0), n_seqs)
+        tiles = tl.maximum(tiles, tl.cdiv(tl.cdiv(mean, TILE), N_SPLITS // SPREAD))
+    return tiles * TILE

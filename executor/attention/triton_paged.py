@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from executor.attention.tiling import Tiling, tiling_for
 from executor.attention.triton_decode import attend_to_splits, merge_splits
 from executor.attention.triton_prefill import attend_to_prefixes
 from executor.attention.triton_store import store_heads
@@ -23,52 +24,9 @@ MIN_DOT_ROWS = 16
 STORED_HEADS_PER_PROGRAM = 8
 """2 KiB of a row a program of four warps: one access of 4 bytes a thread for each half."""
 
-MAX_SPLITS = 32
-
 PREFILL_TILE_TOKENS = 64
 """Tokens that a tile of prefill rows attends to an iteration. With 128 numbers of two bytes a head a program keeps Q,
 and K and V of two iterations, in 80 KiB and no register is spilled: two share a multiprocessor of an H200 (227 KiB)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiling:
-    """How the decode kernel cuts its work.
-
-    Args:
-        tile_tokens: tokens an iteration.
-        n_stages: iterations in flight, and one more.
-        n_programs: as many programs as this at least, by splitting contexts into a power of two
-            of splits, up to ``MAX_SPLITS``.
-    """
-
-    tile_tokens: int
-    n_warps: int
-    n_stages: int = 2
-    n_programs: int = 528  # four for each of an H200's 132 multiprocessors
-
-    def __str__(self) -> str:
-        return f"t{self.tile_tokens}-w{self.n_warps}-s{self.n_stages}-p{self.n_programs}"
-
-    def n_splits(self, n_decodes: int, n_kv_heads: int) -> int:
-        """Choose how many splits a context has, from sizes that a captured graph fixes."""
-        wanted = -(-self.n_programs // (n_decodes * n_kv_heads))
-        return min(MAX_SPLITS, triton.next_power_of_2(wanted))
-
-
-SINGLE_HEADS = Tiling(tile_tokens=64, n_warps=4)
-"""For one query head a KV head."""
-
-GROUPED_HEADS = Tiling(tile_tokens=32, n_warps=1)
-"""For several query heads a KV head."""
-
-
-def tiling_for(n_heads: int, n_kv_heads: int) -> Tiling:
-    """Choose the tiling for a model with so many query and KV heads.
-
-    Over batches of 64 and more and contexts of 1024 and more each is within 4 % of the best
-    that was measured on an H200 (docs/measured/h200_attention_variants.json).
-    """
-    return SINGLE_HEADS if n_heads == n_kv_heads else GROUPED_HEADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +34,7 @@ class TritonKernels:
     """Paged attention by Triton; see ``AttentionKernels``. Everything can be captured.
 
     Args:
-        tiling: ``None`` chooses it by the number of query heads of a KV head.
+        tiling: ``None`` chooses it by the heads and the number of decodes.
     """
 
     tiling: Tiling | None = None
@@ -112,8 +70,8 @@ class TritonKernels:
         n_decodes, n_heads, head_dim = query.shape
         n_kv_heads = kv.shape[4]
         _check(head_dim)
-        tiling = self.tiling or tiling_for(n_heads, n_kv_heads)
-        n_splits = tiling.n_splits(n_decodes, n_kv_heads)
+        tiling = self.tiling or tiling_for(n_heads, n_kv_heads, n_decodes)
+        n_splits = tiling.n_splits_at_most(n_decodes, n_kv_heads)
         attended = torch.empty(n_decodes, n_heads, head_dim, dtype=query.dtype, device=query.device)
         if n_splits == 1:
             _attend_to_splits(tiling, query, kv[:, layer], step, attended[:, :, None], attended, attended)
@@ -121,7 +79,15 @@ class TritonKernels:
         parts = torch.empty(n_decodes, n_heads, n_splits, head_dim, dtype=torch.float32, device=query.device)
         peak, total = torch.empty(2, n_decodes, n_heads, n_splits, dtype=torch.float32, device=query.device)
         _attend_to_splits(tiling, query, kv[:, layer], step, parts, peak, total)
-        merge_splits[n_decodes * n_heads,](parts, peak, total, attended, N_SPLITS=n_splits, HEAD_DIM=head_dim)
+        merge_splits[n_heads, n_decodes](
+            parts,
+            peak,
+            total,
+            attended,
+            step.contexts,
+            HEAD_DIM=head_dim,
+            **_cut(tiling, n_decodes, n_kv_heads),
+        )
         return attended
 
     def prefill(self, query: Tensor, kv: Tensor, layer: int, step: StepInput) -> Tensor:
@@ -175,8 +141,8 @@ def _attend_to_splits(
     """
     n_decodes, n_heads, head_dim = query.shape
     block_tokens, n_kv_heads = kv.shape[2:4]
-    n_splits, group = parts.shape[2], n_heads // n_kv_heads
-    attend_to_splits[n_kv_heads, n_splits, n_decodes](
+    group = n_heads // n_kv_heads
+    attend_to_splits[n_kv_heads, parts.shape[2], n_decodes](
         query,
         kv,
         step.block_tables,
@@ -192,9 +158,19 @@ def _attend_to_splits(
         HEAD_DIM=head_dim,
         BLOCK_TOKENS=block_tokens,
         BLOCK_STRIDE=kv.stride(0),
-        N_SPLITS=n_splits,
-        TILE=tiling.tile_tokens,
         N_STAGES=tiling.n_stages,
         QUERY_ROWS=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
         num_warps=tiling.n_warps,
+        **_cut(tiling, n_decodes, n_kv_heads),
     )
+
+
+def _cut(tiling: Tiling, n_decodes: int, n_kv_heads: int) -> dict[str, int]:
+    """What both kernels must know to agree on which split covers which tokens."""
+    return {
+        "N_DECODES": n_decodes,
+        "SEQS": triton.next_power_of_2(n_decodes),
+        "N_SPLITS": tiling.n_splits_at_most(n_decodes, n_kv_heads),
+        "SPREAD": tiling.n_splits_at_most(n_decodes, n_kv_heads) // tiling.n_splits(n_decodes, n_kv_heads),
+        "TILE": tiling.tile_tokens,
+    }

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from executor.experts.packs import ExpertTable, PackLayout
 from executor.memory.expert_memory import ExpertMemory
+from policies.memory.experts import ExpertResidency
 
 N_PARITIES = 2
 
@@ -44,7 +45,7 @@ class LiveTables:
         """
         memory, group = self._memory, self._memory.extents.group
         versions = np.stack([self._at_home] * N_PARITIES)
-        for layer, n_groups in enumerate(groups_by_layer(memory)):
+        for layer, n_groups in enumerate(groups_by_layer(memory.experts)):
             for parity in range(N_PARITIES if n_groups else 0):
                 buffer = memory.buffers[buffer_of(layer, parity)]
                 for depth in range(n_groups):
@@ -65,9 +66,8 @@ class LiveTables:
         offsets[layer, :, first : first + layout.n_experts] = pair
 
 
-def groups_by_layer(memory: ExpertMemory) -> list[int]:
+def groups_by_layer(experts: ExpertResidency) -> list[int]:
     """Groups of each layer that are offloaded."""
-    experts = memory.experts
     return [n_shards // experts.layout.group_shards for n_shards in experts.shards_by_layer]
 
 

@@ -6,7 +6,7 @@ switched (and switched back if one fails), and only when nothing can be refused 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -117,8 +117,16 @@ class ExpertMemory:
         """The same as K and V: (n_block_ids, n_layers, 2, block_tokens, n_kv_heads, head_dim)."""
         return self.kv.view(self.extents.spec.dtype).view(self.extents.kv_shape(self.extents.n_block_ids))
 
-    def apply(self, ops: Sequence[ExpertOp], mover: GroupMover) -> None:
+    @property
+    def is_sound(self) -> bool:
+        """Whether its state is known: not after a change that failed half-way and could not be undone."""
+        return self._is_sound
+
+    def apply(self, ops: Sequence[ExpertOp], mover: GroupMover, agree: Callable[[], None] | None = None) -> None:
         """Carry out ops in order: all of them or none.
+
+        Args:
+            agree: called when nothing of this memory can refuse any more; what it raises is a refusal like others.
 
         Raises:
             HbmOverdrawn: the driver lacks memory for a mapping; nothing was changed.
@@ -131,7 +139,7 @@ class ExpertMemory:
         after = _work_out(self.experts, ops)
         mover.fence(unmaps=self._remaps)
         try:
-            self._switch(ops)
+            self._switch(ops, agree)
         except BaseException as failure:
             self._is_sound = self._ranges.agrees_with(offloaded(self.experts))
             if self._is_sound and isinstance(failure, DriverOutOfMemory):
@@ -152,7 +160,7 @@ class ExpertMemory:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _switch(self, ops: Sequence[ExpertOp]) -> None:
+    def _switch(self, ops: Sequence[ExpertOp], agree: Callable[[], None] | None) -> None:
         """Do what can be refused, and undo it if something is."""
         ranges = self._ranges
         with ExitStack() as undo:
@@ -163,6 +171,8 @@ class ExpertMemory:
                 for group in op.groups:
                     forth(group)
                     undo.callback(back, group)
+            if agree is not None:
+                agree()
             undo.pop_all()
 
     def _publish(self, ops: Sequence[ExpertOp], mover: GroupMover) -> None:

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from executor.attention.paged import PagedAttention
 from executor.models.layout import LayerLayout
+from executor.models.residual import add_projected
 from executor.models.spec import DecoderSpec, SumRanks
 from executor.models.step import StepInput
 
@@ -60,18 +61,8 @@ def run_llama_layer(
     size = (hidden.shape[1],)
     normed = functional.rms_norm(hidden, size, weights.attention_norm_weight, eps)
     attended = attention.attend(functional.linear(normed, weights.qkv_weight), kv, layer, step)
-    _add(hidden, attended, weights.out_weight, sum_ranks)
+    add_projected(hidden, attended, weights.out_weight, sum_ranks)
 
     normed = functional.rms_norm(hidden, size, weights.mlp_norm_weight, eps)
     gate, up = functional.linear(normed, weights.gate_up_weight).chunk(2, dim=1)
-    _add(hidden, functional.silu(gate) * up, weights.down_weight, sum_ranks)
-
-
-def _add(hidden: Tensor, inputs: Tensor, weight: Tensor, sum_ranks: SumRanks | None) -> None:
-    """Project onto the residual stream."""
-    if sum_ranks is None:
-        hidden.addmm_(inputs, weight.t())
-        return
-    projected = functional.linear(inputs, weight)
-    sum_ranks(projected)
-    hidden += projected
+    add_projected(hidden, functional.silu(gate) * up, weights.down_weight, sum_ranks)

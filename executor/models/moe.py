@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from executor.attention.paged import PagedAttention
 from executor.models.layout import LayerLayout
-from executor.models.spec import DecoderSpec
+from executor.models.residual import add_projected
+from executor.models.spec import DecoderSpec, SumRanks
 from executor.models.step import StepInput
 
 if TYPE_CHECKING:  # it speaks of what is routed
@@ -80,19 +81,21 @@ def attend_and_route(
     attention: PagedAttention,
     kernels: ExpertKernels,
     spec: DecoderSpec,
+    sum_ranks: SumRanks | None = None,
 ) -> Routed:
     """Add the attention half of a layer to the residual stream, in place, and choose the experts of every row.
 
     Args:
         hidden: (n_rows, hidden).
         kv: (n_blocks, n_layers, 2, block_tokens, n_kv_heads, head_dim).
+        sum_ranks: where attention is divided among ranks; each chooses the experts by itself, of the same sum.
     """
     size, eps = (hidden.shape[1],), spec.norm_eps
     normed = functional.rms_norm(hidden, size, weights.attention_norm_weight, eps)
     qkv = functional.linear(normed, weights.qkv_weight)
     if weights.query_norm_weight is not None and weights.key_norm_weight is not None:
         kernels.norm_heads(qkv, weights.query_norm_weight, weights.key_norm_weight, spec)
-    hidden.addmm_(attention.attend(qkv, kv, layer, step), weights.out_weight.t())
+    add_projected(hidden, attention.attend(qkv, kv, layer, step), weights.out_weight, sum_ranks)
     normed = functional.rms_norm(hidden, size, weights.mlp_norm_weight, eps)
     assert spec.experts is not None
     return kernels.route(normed, functional.linear(normed, weights.router_weight), spec.experts)

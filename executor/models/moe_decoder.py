@@ -13,7 +13,7 @@ from executor.experts.kernels import ExpertKernels
 from executor.experts.packs import ExpertTable
 from executor.models.decoder import Decoder, OuterWeights, build_decoder
 from executor.models.moe import MoeLayer, Routed, attend_and_route
-from executor.models.spec import DecoderSpec, ExpertSpec
+from executor.models.spec import DecoderSpec, ExpertSpec, SumRanks
 from executor.models.step import StepInput
 
 
@@ -49,11 +49,20 @@ class MoeDecoder:
 
     def attend_and_route(self, weights: MoeLayer, layer: int, hidden: Tensor, kv: Tensor, step: StepInput) -> Routed:
         """Run the first piece of a layer; see ``moe.attend_and_route``."""
-        return attend_and_route(weights, layer, hidden, kv, step, self.outer.attention, self.kernels, self.spec)
+        outer = self.outer
+        return attend_and_route(
+            weights, layer, hidden, kv, step, outer.attention, self.kernels, self.spec, outer.sum_ranks
+        )
 
     def run_experts(self, hidden: Tensor, routed: Routed, table: ExpertTable) -> None:
         """Run the second piece of a layer: add what the experts say to the residual stream, in place."""
-        self.kernels.run(hidden, routed, table, self.experts)
+        if self.outer.sum_ranks is None:
+            self.kernels.run(hidden, routed, table, self.experts)
+            return
+        said = torch.zeros_like(hidden)
+        self.kernels.run(said, routed, table, self.experts)
+        self.outer.sum_ranks(said)
+        hidden += said
 
     @torch.inference_mode()
     def run(
@@ -73,7 +82,11 @@ class MoeDecoder:
 
 
 def build_moe_decoder(
-    spec: DecoderSpec, outer: OuterWeights, attention: AttentionKernels, experts: ExpertKernels
+    spec: DecoderSpec,
+    outer: OuterWeights,
+    attention: AttentionKernels,
+    experts: ExpertKernels,
+    sum_ranks: SumRanks | None = None,
 ) -> MoeDecoder:
     """Put a decoder together on the device of its outer weights."""
-    return MoeDecoder(build_decoder(spec, outer, attention), experts)
+    return MoeDecoder(build_decoder(spec, outer, attention, sum_ranks), experts)

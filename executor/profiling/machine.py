@@ -1,34 +1,22 @@
-"""What is the device's own and no model's: its link, its driver's calls, its rates, and copies beside computation."""
+"""What is the device's own and no model's: its link, its driver's calls, its rates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from statistics import median
 from time import perf_counter_ns
 
 import torch
 from torch import Tensor
 
-from executor.models.step import Row
 from executor.profiling.specimen import Specimen
-from executor.profiling.steps import ragged
 from executor.vmm.driver import Driver
 from policies.types import NS_PER_S
 
 COPY_BYTES, MATMUL_SIZE = 2**30, 8192
 CPU_COPY_BYTES, CPU_MATMUL_SIZE = 2**22, 256
 """Of what rates are taken: large enough for a GPU's HBM and tensor cores; a CPU need only run it."""
-
-BESIDE = (64, 512)
-"""Sequences and mean context of the decode step that runs beside copies."""
-
-PREFILL_BESIDE = 2048
-"""Tokens of the prompt that does."""
-
-MARGIN = 1.5
-"""Steps beside which fetches are timed last longer than those alone by this: they stretch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +52,6 @@ class VmmTimes:
         return self.unmap_ns + self.map_ns + self.allow_access_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """How much longer computation and fetches take beside each other, as shares; at least 0.
-
-    Attributes:
-        decode, prefill: a step beside fetches.
-        copies: fetches beside the decode step.
-    """
-
-    decode: float
-    prefill: float
-    copies: float
-
-
 def link_rates(model: Specimen) -> LinkRates:
     """Copy layers over the link: each direction alone, then both together."""
     streams, n = model.serving.streams, model.grid.n_copies
@@ -91,10 +65,10 @@ def link_rates(model: Specimen) -> LinkRates:
     def save() -> object:
         return streams.save(down_master, down)
 
-    _last(model, [fetch, save], 1)
+    last_ns(model, [fetch, save], 1)
     n_bytes = n * up.numel()
-    (h2d_ns,), (d2h_ns,) = _last(model, [fetch], n), _last(model, [save], n)
-    ends_ns = sorted(_last(model, [fetch, save], n))
+    (h2d_ns,), (d2h_ns,) = last_ns(model, [fetch], n), last_ns(model, [save], n)
+    ends_ns = sorted(last_ns(model, [fetch, save], n))
     alone_ns = (ends_ns[1] - ends_ns[0]) / max(h2d_ns, d2h_ns)  # the share that the slower copied when it was alone
     joint_bytes = n_bytes * (2 - min(1.0, alone_ns))
     return LinkRates(
@@ -105,7 +79,7 @@ def link_rates(model: Specimen) -> LinkRates:
     )
 
 
-def _last(model: Specimen, copies: Sequence[Callable[[], object]], n: int) -> list[int]:
+def last_ns(model: Specimen, copies: Sequence[Callable[[], object]], n: int) -> list[int]:
     """Ask for each copy n times, alternating; when the last of each is done, in ns from the beginning."""
     streams = model.serving.streams
     model.stopwatch.finish()
@@ -144,77 +118,6 @@ def vmm_times(driver: Driver, n_bytes: int, n_calls: int) -> VmmTimes:
     finally:
         driver.free(address, n_bytes)
     return VmmTimes(n_bytes=n_bytes, **{f"{name}_ns": round(median(times)) for name, times in times_ns.items()})
-
-
-def beside_copies(model: Specimen) -> Beside:
-    """Run a decode and a prefill step while layers are fetched without a break, and each of it alone."""
-    n_seqs = min(BESIDE[0], max(model.grid.batches))
-    context = min(
-        BESIDE[1], model.shape.max_context_tokens // 2, (len(model.blocks) // n_seqs - 1) * model.block_tokens
-    )
-    contexts = ragged(n_seqs, max(1, context), model.shape.max_context_tokens)
-    prompt = min(PREFILL_BESIDE, model.shape.max_context_tokens, len(model.blocks) * model.block_tokens)
-    decode = model.rows([(1, each - 1) for each in contexts])
-    return Beside(
-        decode=slower_beside_copies(model, decode),
-        prefill=slower_beside_copies(model, model.rows([(prompt, 0)])),
-        copies=copies_slower_beside(model, decode),
-    )
-
-
-def slower_beside_copies(model: Specimen, rows: Sequence[Row]) -> float:
-    """Tell by which share the layers of a step take longer while layers are fetched without a break; at least 0."""
-    alone_ns = median(_steps(model, rows, n_fetches=0))
-    n_fetches = 1
-    if model.device.type == "cuda":  # as many as the step lasts, and more: the link is never idle
-        n_fetches = 2 + round(1.5 * alone_ns / fetch_ns(model))
-    return max(0.0, median(_steps(model, rows, n_fetches=n_fetches)) / alone_ns - 1)
-
-
-def copies_slower_beside(model: Specimen, rows: Sequence[Row]) -> float:
-    """Tell by which share fetches take longer while steps run without a break; at least 0, and 0 on a CPU."""
-    if model.device.type != "cuda":  # there a copy is made by what computes
-        return 0.0
-    streams, forward = model.serving.streams, model.serving.forwards[0]
-    step_ns, alone_ns = median(_steps(model, rows, n_fetches=0)), fetch_ns(model)
-    n_steps = 2 + ceil(MARGIN * alone_ns * model.grid.n_copies / step_ns)  # the first passes while others are launched
-    lasted_ns: list[int] = []
-    for _ in range(model.grid.n_repeats):
-        model.stopwatch.finish()
-        for _ in range(n_steps):
-            forward.run(rows)
-        began_ns = perf_counter_ns()
-        fetches = [_fetch(model) for _ in range(model.grid.n_copies)]
-        streams.wait(fetches[-1])
-        lasted_ns.append(perf_counter_ns() - began_ns)
-        streams.take_stalls()
-    model.stopwatch.finish()
-    return max(0.0, median(lasted_ns) / (alone_ns * model.grid.n_copies) - 1)
-
-
-def _steps(model: Specimen, rows: Sequence[Row], n_fetches: int) -> Iterator[int]:
-    streams, forward = model.serving.streams, model.serving.forwards[0]
-    for _ in range(model.grid.n_repeats):
-        fetches = [_fetch(model) for _ in range(n_fetches)]
-        passed = forward.run(rows)
-        with streams.computing():
-            end = streams.mark()
-        for mark in (end, *fetches):
-            streams.wait(mark)
-        streams.take_stalls()
-        yield streams.between_ns(*passed.layers)
-
-
-def fetch_ns(model: Specimen) -> int:
-    """Time in which one layer is fetched, of several in a row."""
-    return _last(model, [lambda: _fetch(model)], model.grid.n_copies)[0] // model.grid.n_copies
-
-
-def _fetch(model: Specimen) -> object:
-    """Fetch a layer into its own home: the bytes stay the same."""
-    memory = model.serving.memory
-    layer = min(memory.models[0].lendable)
-    return model.serving.streams.fetch(memory.weights(0, layer), memory.master(0, layer))
 
 
 def copy_bytes_per_s(model: Specimen) -> int:

@@ -6,47 +6,52 @@ import gc
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import fmean
 
 import torch
 
 from executor.memory.masters import Tier
+from executor.models.step import Row
+from executor.profiling.beside import Contention, contention
 from executor.profiling.grid import Grid
 from executor.profiling.loop import measure_loop
 from executor.profiling.machine import (
-    Beside,
     LinkRates,
     VmmTimes,
-    beside_copies,
     copy_bytes_per_s,
     flops_per_s,
     link_rates,
     vmm_times,
 )
 from executor.profiling.specimen import Specimen, specimen
-from executor.profiling.steps import measure_steps
+from executor.profiling.steps import measure_steps, ragged
 from executor.vmm.driver import Driver
 from policies.errors import HbmOverdrawn
 from policies.types import HardwareProfile, ModelShape
 from traces.measured.device_tables import Padding, Part, Timing
 
+BESIDE = (64, 512)
+"""Sequences and mean context of the decode step that runs beside fetches."""
+
+PREFILL_BESIDE = 1024
+"""Tokens of the prompt that does: the largest that graphs hold, so that no launch is waited for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
-    """What is no model's, as it was measured with one of them; ``link`` is that to the memory of ``tier``."""
+    """What is no model's, as it was measured with one of them; ``link`` is that to the memory of ``tier``.
+
+    Attributes:
+        decode_beside, prefill_beside: a decode step and a prompt beside fetches.
+    """
 
     copy_bytes_per_s: int
     flops_per_s: int
     tier: Tier
     link: LinkRates
-    beside: Beside
+    decode_beside: Contention
+    prefill_beside: Contention
     vmm_layer: VmmTimes
     vmm_page: VmmTimes
-
-    @property
-    def compute_slowdown(self) -> float:
-        """Share by which computation takes longer beside a copy: the mean of a decode and a prefill step."""
-        return fmean((self.beside.decode, self.beside.prefill))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +123,20 @@ def _machine(driver: Driver, model: Specimen, peer: Driver | None) -> MachinePro
         flops_per_s=flops_per_s(model),
         tier="host" if peer is None else "peer",
         link=link_rates(model),
-        beside=beside_copies(model),
+        decode_beside=contention(model, _decode(model)),
+        prefill_beside=contention(model, _prefill(model)),
         vmm_layer=vmm_times(driver, min(home_bytes, model.hardware.hbm_bytes // 100), grid.n_calls),
         vmm_page=vmm_times(driver, driver.granularity_bytes, grid.n_calls),
     )
+
+
+def _decode(model: Specimen) -> list[Row]:
+    n_seqs = min(BESIDE[0], max(model.grid.batches))
+    longest, n_blocks = model.shape.max_context_tokens, len(model.blocks) // n_seqs
+    context = max(1, min(BESIDE[1], longest // 2, (n_blocks - 1) * model.block_tokens))
+    return model.rows([(1, each - 1) for each in ragged(n_seqs, context, longest)])
+
+
+def _prefill(model: Specimen) -> list[Row]:
+    n_tokens = min(PREFILL_BESIDE, model.shape.max_context_tokens, len(model.blocks) * model.block_tokens)
+    return model.rows([(n_tokens, 0)])

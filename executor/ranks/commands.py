@@ -1,4 +1,4 @@
-"""What rank 0 tells the others, and what they answer. All of it is pickled and sent through pipes."""
+"""What rank 0 tells the others, and what they answer. All of it is pickled (``sending.py``) and sent through pipes."""
 
 from __future__ import annotations
 

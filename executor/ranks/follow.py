@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+from executor.lane import Forward
 from executor.ranks.commands import (
     AwaitLoads,
     CarryOut,
@@ -16,14 +18,53 @@ from executor.ranks.commands import (
     Stop,
     Vote,
 )
+from executor.ranks.lead import Moves
 from executor.ranks.ranks import Follower
-from executor.serving import Serving
+from executor.transfer.streams import Streams
 from executor.transfer.swap import SwapSpace
 from executor.vmm.driver import DriverError
 from policies.errors import HbmOverdrawn
 
 
-def follow(serving: Serving, ranks: Follower) -> None:
+class Memory(Protocol):
+    """A rank's memory."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its state is known."""
+        ...
+
+
+class Served(Protocol):
+    """Models on the device of a rank: dense ones or one with experts."""
+
+    @property
+    def memory(self) -> Memory:
+        """Where they are."""
+        ...
+
+    @property
+    def mover(self) -> Moves:
+        """Changes it."""
+        ...
+
+    @property
+    def streams(self) -> Streams[Any]:
+        """Of its device."""
+        ...
+
+    @property
+    def forwards(self) -> Sequence[Forward[Any]]:
+        """How a step of each model runs."""
+        ...
+
+    @property
+    def swaps(self) -> Sequence[SwapSpace[Any] | None]:
+        """Where swapped KV of each waits."""
+        ...
+
+
+def follow(serving: Served, ranks: Follower) -> None:
     """Carry out commands until told to stop.
 
     Raises:
@@ -37,7 +78,7 @@ def follow(serving: Serving, ranks: Follower) -> None:
         _carry_out(command, serving, ranks, landed)
 
 
-def _carry_out(command: Command, serving: Serving, ranks: Follower, landed: set[tuple[int, int]]) -> None:
+def _carry_out(command: Command, serving: Served, ranks: Follower, landed: set[tuple[int, int]]) -> None:
     match command:
         case RunStep(lane, rows):
             serving.forwards[lane].run(rows)
@@ -59,7 +100,7 @@ def _carry_out(command: Command, serving: Serving, ranks: Follower, landed: set[
             pass
 
 
-def _change(serving: Serving, ops: Any) -> None:
+def _change(serving: Served, ops: Any) -> None:
     """Take part in a change; that it was refused rank 0 has learnt from the vote."""
     try:
         serving.mover.carry_out(ops)
@@ -68,7 +109,7 @@ def _change(serving: Serving, ops: Any) -> None:
             raise
 
 
-def _swap(serving: Serving, lane: int) -> SwapSpace[Any]:
+def _swap(serving: Served, lane: int) -> SwapSpace[Any]:
     swap = serving.swaps[lane]
     assert swap is not None, f"lane {lane} never swaps"
     return swap

@@ -57,6 +57,7 @@ class TorchGroup:
         self._group = open_group(meeting, rank, n_ranks, timeout)
         self._options = dist.AllreduceOptions()
         self._options.asyncOp = False
+        self._is_aborted = False
         self.sum(torch.zeros(1, device=device))  # connects, which must not happen while a graph is captured
         if kind == "cuda":
             torch.cuda.synchronize(device)
@@ -73,8 +74,9 @@ class TorchGroup:
         NCCL tells the device at once, then waits until every graph that holds a sum is gone: in a thread of its own,
         for the graphs go later. (Source: NCCL 2.28, src/init.cc, ``commDestroySync``.)
         """
-        if isinstance(self._group, dist.ProcessGroupGloo):
-            return  # each sum is waited for, and ends with its connection
+        if isinstance(self._group, dist.ProcessGroupGloo) or self._is_aborted:
+            return  # gloo: each sum is waited for, and ends with its connection
+        self._is_aborted = True
         Thread(target=self._group.abort, daemon=True).start()
 
 

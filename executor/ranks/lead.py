@@ -4,45 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 import torch
 
 from executor.clock import POLL_S
 from executor.forward import Passed
 from executor.lane import Forward
-from executor.memory.device import DeviceMemory
-from executor.memory.homes import Homes
-from executor.memory.mover import Mover
 from executor.models.step import Row
 from executor.ranks.commands import AwaitLoads, CarryOut, DiscardBlocks, Ready, RestoreBlocks, RunStep, SaveBlocks
 from executor.ranks.pipes import Patience
-from executor.ranks.ranks import Leader, Ranks, ballot
+from executor.ranks.ranks import Leader
 from executor.transfer.cuda import CudaMark, CudaStreams
-from executor.transfer.mover import StreamMover
-from executor.transfer.streams import Mark
+from executor.transfer.streams import HostStreams, Mark, Streams
 from executor.transfer.swap import SwapSpace
 from policies.memory.ops import Op
-
-
-class VotedMemory:
-    """A rank's memory, which changes if every rank's can."""
-
-    def __init__(self, memory: DeviceMemory, ranks: Ranks) -> None:
-        self._memory, self._ranks = memory, ranks
-
-    def homes(self, model: int) -> Homes:
-        """What each home of a model serves as."""
-        return self._memory.homes(model)
-
-    def apply(self, ops: Sequence[Op], mover: Mover) -> None:
-        """Carry out ops on every rank or on none.
-
-        Raises:
-            HbmOverdrawn, DriverError, ValueError: as ``DeviceMemory.apply``, here or on another rank.
-        """
-        with ballot(self._ranks) as vote:
-            self._memory.apply(ops, mover, vote.yes)
 
 
 class LedForward(Generic[Mark]):
@@ -57,10 +33,22 @@ class LedForward(Generic[Mark]):
         return self._inner.run(rows)
 
 
-class LedMover(Generic[Mark]):
+class Moves(Protocol):
+    """Changes the memory of one rank."""
+
+    def carry_out(self, ops: Sequence[Op]) -> None:
+        """Apply ops, all of them or none."""
+        ...
+
+    def landed(self) -> list[tuple[int, int]]:
+        """(model, layer) of loads that are complete."""
+        ...
+
+
+class LedMover:
     """Changes the memory of every rank."""
 
-    def __init__(self, inner: StreamMover[Mark], ranks: Leader) -> None:
+    def __init__(self, inner: Moves, ranks: Leader) -> None:
         self._inner, self._ranks = inner, ranks
 
     def carry_out(self, ops: Sequence[Op]) -> None:
@@ -128,3 +116,10 @@ class WatchedStreams(CudaStreams):
         """Wait for the events; the driver would wait for ever for a rank that is gone."""
         while not self.is_reached(mark):
             time.sleep(POLL_S)
+
+
+def streams_for(device: torch.device, leader: Leader | None) -> Streams[Any]:
+    """The streams of a device; of rank 0's, where it leads others."""
+    if device.type != "cuda":
+        return HostStreams()
+    return WatchedStreams(device, leader) if leader else CudaStreams(device)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from threading import Thread
 
 import torch
 
 from executor.devices import World
+from executor.mixture.plan import MoePlan
 from executor.plan import Plan
 from executor.ranks.commands import Failed, Ready
-from executor.ranks.group import TorchGroup
+from executor.ranks.group import Group, TorchGroup
 from executor.ranks.pipes import Following, Leading
 from executor.ranks.ranks import Follower, Leader
+from executor.ranks.sending import allow_sending
 from executor.vmm.driver import DriverError
 from policies.errors import DeviceFailed, HbmOverdrawn
 
@@ -39,17 +42,18 @@ class Seat:
 
     rank: int
     world: World
-    plan: Plan
+    plan: Plan | MoePlan
     store: Path
 
 
 @contextmanager
-def lead(world: World, plan: Plan) -> Generator[Leader]:
+def lead(world: World, plan: Plan | MoePlan) -> Generator[Leader]:
     """Start ranks 1, 2, ... and be rank 0; leaving waits for those that were told to stop, and ends the others.
 
     Raises:
         DeviceFailed: a rank did not come.
     """
+    allow_sending()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes: list[SpawnProcess] = []
@@ -65,7 +69,9 @@ def lead(world: World, plan: Plan) -> Generator[Leader]:
                 ends.append(end)
             pipes = Leading(ends, plan.rank_timeout_s, lambda rank: _fate(processes[rank - 1]))
             pipes.hear(Ready, START_WITHIN_S)
-            yield Leader(pipes, _meet(pipes, Path(folder) / "store", plan, device_of(world, 0)))
+            group = _meet(pipes, Path(folder) / "store", plan, device_of(world, 0))
+            with aborted_without([process.sentinel for process in processes], group):
+                yield Leader(pipes, group)
             for process in processes:
                 process.join(END_WITHIN_S)
         finally:
@@ -75,6 +81,29 @@ def lead(world: World, plan: Plan) -> Generator[Leader]:
                 process.join()
             for end in ends:
                 end.close()
+
+
+@contextmanager
+def aborted_without(sentinels: Sequence[int], group: Group) -> Generator[None]:
+    """Within it the end of any of these processes aborts a group.
+
+    While models are loaded nobody looks after the others, and a device would wait for ever for a sum with one that is
+    gone; so does the host that waits for the device.
+    """
+    ours, theirs = multiprocessing.Pipe()
+
+    def watch() -> None:
+        if theirs not in wait([*sentinels, theirs]):
+            group.abort()
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ours.close()
+        watcher.join()
+        theirs.close()
 
 
 def be_rank(seat: Seat, end: Connection) -> None:
@@ -110,7 +139,7 @@ def device_of(world: World, rank: int) -> str:
     return "cpu" if world == "memfd" else f"cuda:{rank}"
 
 
-def _meet(pipes: Leading, store: Path, plan: Plan, device: str) -> TorchGroup:
+def _meet(pipes: Leading, store: Path, plan: Plan | MoePlan, device: str) -> TorchGroup:
     try:
         return TorchGroup(store, 0, plan.n_ranks, device, plan.rank_timeout_s)
     except RuntimeError as failure:

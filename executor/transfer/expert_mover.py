@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic
+from typing import Generic, Protocol
 
 from torch import Tensor
 
 from executor.experts.tables import LiveTables, groups_by_layer
-from executor.memory.expert_memory import ExpertMemory
+from executor.memory.expert_memory import GroupMover
 from executor.transfer.staging import Staging
 from executor.transfer.streams import Mark, Streams
-from policies.memory.experts import Offload, Reload
+from policies.memory.experts import ExpertOp, ExpertResidency, Offload, Reload
 from policies.memory.ops import Op
+
+
+class Boundary(Protocol):
+    """The memory in which experts and KV cache meet."""
+
+    @property
+    def experts(self) -> ExpertResidency:
+        """Which groups are offloaded."""
+        ...
+
+    def apply(self, ops: Sequence[ExpertOp], mover: GroupMover) -> None:
+        """Carry out ops, all of them or none."""
+        ...
 
 
 class ExpertMover(Generic[Mark]):
     """Does what a change does to bytes (``GroupMover``), and keeps staging and tables in step with it."""
 
-    def __init__(
-        self, memory: ExpertMemory, staging: Staging[Mark], tables: LiveTables, streams: Streams[Mark]
-    ) -> None:
+    def __init__(self, memory: Boundary, staging: Staging[Mark], tables: LiveTables, streams: Streams[Mark]) -> None:
         self._memory, self._staging, self._tables, self._streams = memory, staging, tables, streams
 
     def carry_out(self, ops: Sequence[Op | Offload | Reload]) -> None:
@@ -35,7 +46,7 @@ class ExpertMover(Generic[Mark]):
         if not moves:
             return
         self._memory.apply(moves, self)
-        self._staging.set_regions(groups_by_layer(self._memory))
+        self._staging.set_regions(groups_by_layer(self._memory.experts))
         with self._streams.computing():
             self._tables.rewrite(self._staging.buffer_of)
         self._streams.take_stalls()  # the change waited, not a step

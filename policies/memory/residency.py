@@ -9,13 +9,14 @@ KV cache, or is being loaded with a layer that returns::
 
 so the cycling layers are exactly as many as the homes that hold no weights. A layer
 that is being loaded cycles until it has landed.
+
+Read only; those of which many are made are not frozen, and have constructors that compile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 
 
 class HostUse(Enum):
@@ -33,6 +34,7 @@ class HostKv:
     Args:
         n_units: how often ``unit_blocks`` blocks of ``unit_bytes`` in total.
         use: how it takes part in a decode step.
+        unit_copy_ns: what the copies of a unit take in each direction of an exchange beside their bytes.
 
     Raises:
         ValueError: a number is not positive.
@@ -42,6 +44,7 @@ class HostKv:
     unit_blocks: int
     unit_bytes: int
     use: HostUse
+    unit_copy_ns: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_units", "unit_blocks", "unit_bytes"):
@@ -53,16 +56,25 @@ class HostKv:
         """All of it."""
         return self.n_units * self.unit_bytes
 
+    @property
+    def copies_ns(self) -> int:
+        """What the copies of an exchange take each way beside their bytes."""
+        return self.n_units * self.unit_copy_ns
 
-@dataclass(frozen=True, slots=True, order=True)
+
+@dataclass(slots=True, init=False, order=True, unsafe_hash=True)
 class Loan:
     """A home that serves as KV cache of model ``borrower``."""
 
     home: int
     borrower: int
 
+    def __init__(self, home: int, borrower: int) -> None:
+        self.home = home
+        self.borrower = borrower
 
-@dataclass(frozen=True)
+
+@dataclass(init=False, unsafe_hash=True)
 class Residency:
     """Where every layer of one model is now.
 
@@ -73,17 +85,36 @@ class Residency:
         loading: (layer, home) of layers on their way back.
         on_host: KV cache beside all this, in host memory.
 
+    Attributes:
+        cycling: layers that take turns in the slots, increasing; m of them.
+        reshaped: targets with the same loans by slots and placement, as far as they were asked for.
+
     Raises:
         ValueError: the homes are not a partition, or layers cycle without a slot.
     """
 
     homes: tuple[int | None, ...]
-    slots: tuple[int, ...] = ()
-    loans: tuple[Loan, ...] = ()
-    loading: tuple[tuple[int, int], ...] = ()
-    on_host: HostKv | None = None
+    slots: tuple[int, ...]
+    loans: tuple[Loan, ...]
+    loading: tuple[tuple[int, int], ...]
+    on_host: HostKv | None
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        homes: tuple[int | None, ...],
+        slots: tuple[int, ...] = (),
+        loans: tuple[Loan, ...] = (),
+        loading: tuple[tuple[int, int], ...] = (),
+        on_host: HostKv | None = None,
+    ) -> None:
+        self.homes = homes
+        self.slots = slots
+        self.loans = loans
+        self.loading = loading
+        self.on_host = on_host
+        self.cycling = tuple([layer for layer, home in enumerate(homes) if home is None])
+        self.reshaped: dict[tuple[int, str], Target] = {}
+        self._wanted: Target | None = None
         used = [home for home in self.homes if home is not None]
         used += [*self.slots, *(loan.home for loan in self.loans), *(home for _, home in self.loading)]
         if sorted(used) != list(range(len(self.homes))):
@@ -95,11 +126,6 @@ class Residency:
     def all_resident(cls, n_layers: int) -> Residency:
         """Every layer at home."""
         return cls(homes=tuple(range(n_layers)))
-
-    @cached_property
-    def cycling(self) -> tuple[int, ...]:
-        """Layers that take turns in the slots, increasing; m of them."""
-        return tuple(layer for layer, home in enumerate(self.homes) if home is None)
 
     @property
     def n_layers(self) -> int:
@@ -116,22 +142,23 @@ class Residency:
         """Layers' worth of memory that other uses hold: MIRAGE's alpha."""
         return len(self.loans) + len(self.loading)
 
-    @cached_property
+    @property
     def wanted(self) -> Target:
         """The target that this residency has reached or is on its way to."""
-        returning = {layer for layer, _ in self.loading}
-        cycling = tuple(layer for layer in self.cycling if layer not in returning)
+        wanted = self._wanted
+        if wanted is None:
+            wanted = self._wanted = self._reached()
+        return wanted
+
+    def _reached(self) -> Target:
         if not self.loans:
             return Target(on_host=self.on_host)
+        returning = {layer for layer, _ in self.loading}
+        cycling = tuple([layer for layer in self.cycling if layer not in returning])
         return Target(cycling=cycling, n_slots=self.n_slots, loans=self.loans, on_host=self.on_host)
 
-    @cached_property
-    def reshaped(self) -> dict[tuple[int, str], Target]:
-        """Targets with the same loans by slots and placement, as far as they were asked for."""
-        return {}
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class Target:
     """What a decision wants of one model: alpha loans, m = alpha + n_slots cycling layers, and KV on the host.
 
@@ -141,12 +168,22 @@ class Target:
         ValueError: cycling layers, slots and loans do not add up, or repeat.
     """
 
-    cycling: tuple[int, ...] = ()
-    n_slots: int = 0
-    loans: tuple[Loan, ...] = ()
-    on_host: HostKv | None = None
+    cycling: tuple[int, ...]
+    n_slots: int
+    loans: tuple[Loan, ...]
+    on_host: HostKv | None
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        cycling: tuple[int, ...] = (),
+        n_slots: int = 0,
+        loans: tuple[Loan, ...] = (),
+        on_host: HostKv | None = None,
+    ) -> None:
+        self.cycling = cycling
+        self.n_slots = n_slots
+        self.loans = loans
+        self.on_host = on_host
         if len(self.cycling) != self.n_slots + len(self.loans):
             raise ValueError(f"{len(self.cycling)} cycling layers, but {self.n_slots} slots + {len(self.loans)} loans")
         if self.loans and self.n_slots < 1:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policies.memory.residency import HostKv, HostUse, Target
+from policies.memory.residency import HostKv, Target
 from policies.types import NS_PER_S, HardwareProfile
 from policies.view import ModelView, RangeView
 
 
-def exchange_ns(n_bytes: int, hardware: HardwareProfile) -> int:
-    """Time for so many bytes to go out and as many to come in, both at once: each has half of the joint bandwidth."""
-    return -(-2 * n_bytes * NS_PER_S // hardware.link.joint_bytes_per_s)
+def exchange_ns(n_bytes: int, hardware: HardwareProfile, copies_ns: int = 0) -> int:
+    """Time for so many bytes to go out and as many to come in, both at once: each has half of the joint bandwidth.
+
+    Args:
+        copies_ns: what the copies of one direction take beside that.
+    """
+    return copies_ns - (-2 * n_bytes * NS_PER_S // hardware.link.joint_bytes_per_s)
 
 
 def attend_ns(n_bytes: int, n_layers: int, hardware: HardwareProfile) -> int:
@@ -25,11 +29,9 @@ def attend_ns(n_bytes: int, n_layers: int, hardware: HardwareProfile) -> int:
     return n_layers * hardware.cpu_layer_ns + -(-n_bytes * NS_PER_S // hardware.cpu_attention_bytes_per_s)
 
 
-def grown(model: ModelView, n_units: int, unit_blocks: int, use: HostUse) -> Target:
-    """The model's target with so many units more on the host."""
-    wanted, held = model.residency.wanted, model.residency.on_host
-    n_before = 0 if held is None else held.n_units
-    return replace(wanted, on_host=HostKv(n_before + n_units, unit_blocks, unit_blocks * model.block_bytes, use))
+def grown(held: HostKv | None, n_units: int, unit: HostKv) -> HostKv:
+    """What lies on the host with so many units more."""
+    return replace(unit, n_units=n_units + (0 if held is None else held.n_units))
 
 
 def shrunk(model: ModelView) -> Target:

@@ -7,7 +7,6 @@ the rest of a step: head, sampling, host (``rest_ns``). All times are integer na
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Literal
 
 from policies.remap.which_layers import gaps
@@ -42,21 +41,22 @@ def step_ns(n_layers: int, cycling: tuple[int, ...], n_slots: int, layer_ns: int
         return n_layers * layer_ns + rest_ns
     if n_slots == 1:
         return one_slot_step_ns(n_layers, cycling, layer_ns, fetch_ns, rest_ns)
-    fetched = deque([0] * n_slots)
-    link_free = now = began = 0
+    fetched = [0] * n_slots  # by slot, of which ``nth`` is the next
+    nth = link_free = now = began = 0
     ahead: list[int] = []  # of the end of the token: when each fetch under way has arrived
     n_tokens = 2 * n_slots + 2  # the transient has died out: tests/policies/test_how_many.py
     for _ in range(n_tokens):
         began, done, before = now, 0, ahead
         for layer in cycling:
             now += (layer - done) * layer_ns
-            arrived = fetched.popleft()
+            arrived = fetched[nth]
             now = (now if now > arrived else arrived) + layer_ns
             link_free = (now if now > link_free else link_free) + fetch_ns
-            fetched.append(link_free)
+            fetched[nth] = link_free
+            nth = nth + 1 if nth + 1 < n_slots else 0
             done = layer + 1
         now += (n_layers - done) * layer_ns + rest_ns
-        ahead = [end - now for end in fetched]
+        ahead = [end - now for end in (*fetched[nth:], *fetched[:nth])]
         if ahead == before:  # so will the next token be
             break
     return now - began

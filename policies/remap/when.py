@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from policies.view import MemoryView, RangeView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, init=False, unsafe_hash=True)
 class Memory:
-    """What MIRAGE remembers between decisions.
+    """What MIRAGE remembers between decisions. Read only; not frozen, and with a constructor that compiles.
 
     Attributes:
         lent_at_step, n_lent: layers that were lent in that step.
         eased_since: step at which a range was first seen idle, ``None`` while none is.
     """
 
-    lent_at_step: int | None = None
-    n_lent: int = 0
-    eased_since: int | None = None
+    lent_at_step: int | None
+    n_lent: int
+    eased_since: int | None
+
+    def __init__(self, lent_at_step: int | None = None, n_lent: int = 0, eased_since: int | None = None) -> None:
+        self.lent_at_step = lent_at_step
+        self.n_lent = n_lent
+        self.eased_since = eased_since
 
     def may_lend(self, step: int, layers_per_step: int) -> bool:
         """One layer a step: the paper's "per-token granularity" (section 5.1)."""
@@ -32,11 +37,11 @@ class Memory:
 
     def eased(self, step: int) -> Memory:
         """A range is idle; remember since when."""
-        return self if self.eased_since is not None else replace(self, eased_since=step)
+        return self if self.eased_since is not None else Memory(self.lent_at_step, self.n_lent, step)
 
     def pressed(self) -> Memory:
         """No range can be spared."""
-        return self if self.eased_since is None else replace(self, eased_since=None)
+        return self if self.eased_since is None else Memory(self.lent_at_step, self.n_lent)
 
 
 def idle_ranges(view: MemoryView) -> Sequence[RangeView]:

@@ -55,6 +55,7 @@ class BlockPool:
     Args:
         n_base: the model's own blocks.
         caching: with a prefix cache; without it a block has one reference at most.
+        base_first: without a prefix cache, whether own blocks are taken before lent ones.
         block_bytes: bytes of a block, needed with a budget.
         budget: bytes that several pools share, besides each one's own blocks.
 
@@ -63,7 +64,13 @@ class BlockPool:
     """
 
     def __init__(
-        self, n_base: int, *, caching: bool = False, block_bytes: int = 0, budget: SharedBytes | None = None
+        self,
+        n_base: int,
+        *,
+        caching: bool = False,
+        base_first: bool = True,
+        block_bytes: int = 0,
+        budget: SharedBytes | None = None,
     ) -> None:
         if n_base < 0:
             raise ValueError(f"n_base={n_base} blocks must not be negative")
@@ -73,7 +80,7 @@ class BlockPool:
         self.n_blocks = n_base
         self.n_lent_used = 0
         self.cache = PrefixCache() if caching else None
-        self._free: FreeBlocks = OneList(n_base) if caching else BaseFirst(n_base)
+        self._free: FreeBlocks = BaseFirst(n_base) if base_first and not caching else OneList(n_base)
         self._n_refs: dict[int, int] = {}
         self._ranges: dict[RangeId, LentRange] = {}
         self._firsts: list[int] = []  # first blocks of the ranges, increasing

@@ -135,7 +135,7 @@ class BaseFirst:
 
 
 class OneList:
-    """vLLM's one list under prefix caching: given and taken at its head, lent blocks join at its tail."""
+    """vLLM's one list: given and taken at its head, lent blocks join at its tail."""
 
     def __init__(self, n_base: int) -> None:
         self._blocks = deque(range(n_base))

@@ -100,17 +100,17 @@ def compare(real: RunTables, simulated: RunTables, tolerances: Mapping[str, Tole
     if unknown := sorted(set(tolerances) - {metric.name for metric in METRICS}):
         names = ", ".join(metric.name for metric in METRICS)
         raise ValueError(f"no figure {', '.join(unknown)}; there are {names}")
-    step_ns = _decode_step_ns(real)
+    step_ns = decode_step_ns(real)
     ours, theirs = summarise(simulated), summarise(real)
-    found = [_compared(metric, None, theirs.total, ours.total, step_ns, tolerances) for metric in METRICS]
+    found = [compared(metric, None, theirs.total, ours.total, step_ns, tolerances) for metric in METRICS]
     found.append(_steps(real, simulated))
     if len(real.info.models) > 1:
         for model, its, our in zip(real.info.models, theirs.by_model, ours.by_model, strict=True):
-            found += [_compared(metric, model.name, its, our, step_ns, {}) for metric in METRICS]
+            found += [compared(metric, model.name, its, our, step_ns, {}) for metric in METRICS]
     return found
 
 
-def _compared(
+def compared(
     metric: Metric,
     model: str | None,
     real: Figures,
@@ -118,6 +118,7 @@ def _compared(
     step_ns: float | None,
     tolerances: Mapping[str, Tolerance],
 ) -> Compared:
+    """Hold one figure against that of the real run; ``step_ns``: see ``decode_step_ns``."""
     its, ours = metric.of(real), metric.of(simulated)
     error = error_steps = is_within = None
     if its is not None and ours is not None:
@@ -164,7 +165,7 @@ def n_steps(run: RunTables) -> int | None:
     return sum(len(piece["model"]) for piece in run.pieces("steps", ("model",)))
 
 
-def _decode_step_ns(run: RunTables) -> float | None:
+def decode_step_ns(run: RunTables) -> float | None:
     """Median duration of a step that only decodes."""
     if "steps" not in run.kept:
         return None
@@ -185,11 +186,12 @@ def table(found: Sequence[Compared]) -> str:
         name = f"{each.metric} {f'({each.unit})' if each.unit else ''}"
         error = "-" if each.error is None else f"{each.error:+.2%}"
         steps = "" if each.error_steps is None else f"{each.error_steps:+.2f}"
-        lines.append(f"{name:20} {_figure(each.real):>12} {_figure(each.simulated):>12} {error:>9} {steps:>8}{verdict}")
+        lines.append(f"{name:20} {figure(each.real):>12} {figure(each.simulated):>12} {error:>9} {steps:>8}{verdict}")
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _figure(value: float | None) -> str:
+def figure(value: float | None) -> str:
+    """Write a figure with as many digits as it is worth."""
     if value is None:
         return "not kept"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"

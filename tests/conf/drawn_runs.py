@@ -32,6 +32,7 @@ SERVED: tuple[tuple[str, ...], ...] = (
     ("lengths=[sharegpt]", "rates=[10]", ALL, "workload.duration_s=6"),
     ("lengths=[sharegpt]", "rates=[8]", "compare=[swap,mirage]", "serving.chunked_prefill=true"),
     ("lengths=[alpaca]", "rates=[20]", "compare=[mirage]", "serving.share_idle_kv=true"),
+    ("lengths=[alpaca]", "rates=[20]", "compare=[mirage]", "serving.kv_order=first_fit"),
     ("lengths=[sharegpt]", "rates=[8]", "compare=[mirage]", "policy.mirage.preemption=swap"),
 )
 """Overrides of experiment C1: three models, whose KV cache runs short."""

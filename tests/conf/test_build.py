@@ -9,11 +9,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from conf import app
 from conf.build import Experiment, build
+from conf.paper.figures import FIGURES
+from conf.run import Following
 from policies.memory.ledger import partition
+from policies.policy import OffloadsExperts
 from policies.registry import POLICIES
 
 CONF = Path(app.__file__).parent
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+OF_MIRAGE = sorted(path.stem for path in (CONF / "experiment" / "mirage").glob("*.yaml") if path.stem != "common")
 OF_VAMP = sorted(path.stem for path in (CONF / "experiment" / "vamp").glob("*.yaml"))
 
 
@@ -40,12 +44,45 @@ def test_every_experiment_can_run_and_is_called_like_its_file(name: str) -> None
     assert f"python -m {world} run +experiment={name}" in (CONF / "experiment" / f"{name}.yaml").read_text()
 
 
+@pytest.mark.parametrize("name", OF_MIRAGE)
+def test_every_experiment_of_mirage_can_run_and_is_called_like_its_file(name: str) -> None:
+    experiment = built(f"+experiment=mirage/{name}")
+    assert experiment.name == f"mirage_{name}"
+    assert experiment.settings.figure in FIGURES
+    assert (
+        f"python -m sim run +experiment=mirage/{name}" in (CONF / "experiment" / "mirage" / f"{name}.yaml").read_text()
+    )
+
+
 @pytest.mark.parametrize("name", OF_VAMP)
 def test_every_experiment_of_vamp_can_run_and_is_called_like_its_file(name: str) -> None:
     experiment = built(f"+experiment=vamp/{name}")
     assert experiment.name == f"vamp_{name}"
     assert {run.system for run in experiment.runs[:1]} <= {"recompute"}  # arithmetic alone runs nothing
     assert f"python -m sim run +experiment=vamp/{name}" in (CONF / "experiment" / "vamp" / f"{name}.yaml").read_text()
+
+
+ONLY_SIMULATED = {"pie", "cpu_attention", "on_demand", "mirage_cpu", "lru_experts"}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_that_only_the_simulator_can_carry_out_says_so(name: str) -> None:
+    has_experts = isinstance(POLICIES[name](), OffloadsExperts)
+    overrides = (f"+experiment={'exec_vamp_tiny' if has_experts else 'exec_tiny'}", f"compare=[{name}]")
+    if name in ONLY_SIMULATED:
+        with pytest.raises(
+            ValueError, match=f"policy {name} .* which only the simulator can do; run it with python -m sim"
+        ):
+            built(*overrides)
+    else:
+        assert [run.system for run in built(*overrides).runs] == [name]
+    assert [run.system for run in built(*overrides, "backend=sim").runs] == [name]
+
+
+def test_agents_in_a_row_are_a_workload() -> None:
+    run = built("workload.agents=true", "lengths=[alpaca]", "rates=[1]").runs[0]
+    assert isinstance(run.workload, Following)
+    assert "each answer is the next prompt: OPT-13b to Llama-2-13b to Llama-3-8b" in run.workload.description
 
 
 def test_sessions_take_the_place_of_arrivals_and_lengths() -> None:

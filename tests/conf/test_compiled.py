@@ -53,6 +53,14 @@ def test_the_recorded_schedules_of_vllm_come_out_the_same() -> None:
 
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("compiled")
+def test_ranks_can_be_sent_what_they_are_told() -> None:
+    pytest.importorskip("torch")
+    tests = "tests/executor/ranks/test_sending.py"
+    assert "passed" in python("-m", "pytest", "--compiled", "-q", "-p", "no:cacheprovider", tests, cwd=REPOSITORY)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("compiled")
 def test_the_command_and_its_workers_use_them_and_say_so(tmp_path: Path) -> None:
     choices = ("+experiment=demo", "workload.duration_s=1", "output.folder=out", "parallel.jobs=2")
     python("-m", "sim", "run", *choices, cwd=tmp_path)

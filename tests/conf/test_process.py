@@ -57,6 +57,14 @@ def test_a_bug_keeps_its_traceback_and_exits_with_1(tmp_path: Path) -> None:
     assert err.rstrip().endswith("ZeroDivisionError: a bug")
 
 
+def test_who_closes_the_output_ends_the_command_without_a_word(tmp_path: Path) -> None:
+    with process("print('much')", "settings", cwd=tmp_path) as done:
+        assert done.stdout is not None
+        assert done.stderr is not None
+        done.stdout.close()
+        assert (done.stderr.read(), done.wait()) == ("", 141)
+
+
 def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     done = process("print('started', flush=True); time.sleep(60)", "run", cwd=tmp_path)
     assert done.stdout is not None

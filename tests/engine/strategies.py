@@ -125,6 +125,7 @@ def setups(draw: st.DrawFn, policy: SearchStrategy[Policy] = policies, scheduler
         watermark=draw(st.sampled_from([0.01, 0.3])),
         swap_space_bytes=2**14,
         share_idle_kv=is_v0 and draw(st.sampled_from([False, False, True])),
+        kv_order=draw(st.sampled_from(["base_first", "first_fit"])) if is_v0 else "base_first",
         async_scheduling=draw(st.booleans()),
         long_prefill_tokens=draw(st.sampled_from([0, 3])),
         reserve_full_isl=draw(st.booleans()),

@@ -9,11 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from conf.again import again
+from conf.app import app as _  # noqa: F401  # the import registers the schema
+from conf.replays import steps_of
+from sim.validation.compare import n_steps
 from tests.conftest import REPOSITORY
 from traces.results.folder import RunTables, read_json, read_run
+from traces.workload.recorded import recorded
 
 COMMAND = [sys.executable, "-m", "executor", "run", "+experiment=exec_tiny"]
 
@@ -53,6 +59,12 @@ def test_layers_are_lent_by_the_idle_and_by_the_running_model_and_come_back(fini
     assert {"lend_inactive", "lend_active", "revert"} <= reasons, reasons
 
 
+def test_its_own_step_times_lead_to_its_decisions(finished: Path) -> None:
+    for each in runs_in(finished).values():
+        run = again(each.info, recorded(each), {"backend": {"world": "sim", "leaps": False}})
+        assert len(steps_of(each, run)) == n_steps(each)
+
+
 def test_with_a_peer_as_the_tier_it_runs_as_well(tmp_path: Path) -> None:
     done = run(tmp_path / "tiny", "backend.tier=peer", "compare=[mirage]", "workload.duration_s=0.5")
     assert done.returncode == 0, done.stderr
@@ -86,28 +98,47 @@ def test_a_mistake_is_one_line(tmp_path: Path, override: str, told: str) -> None
     assert done.stderr.count("\n") == 1
 
 
-def test_ctrl_c_ends_a_run_at_once_and_marks_it_incomplete(tmp_path: Path) -> None:
+MOMENTS = Random("moments")
+
+
+@pytest.mark.parametrize(
+    ("number", "begun", "after_s"),
+    [
+        (signal.SIGINT, False, 1.0),  # while it imports
+        (signal.SIGINT, True, 0.0),  # while it loads
+        *((signal.SIGINT, True, MOMENTS.uniform(0.5, 6)) for _nth in range(2)),  # while layers change hands
+        (signal.SIGTERM, True, 2.0),
+    ],
+)
+def test_a_signal_ends_a_run_at_once_and_marks_it_incomplete(
+    tmp_path: Path, number: signal.Signals, begun: bool, after_s: float
+) -> None:
     folder = tmp_path / "tiny"
     command = [*COMMAND, f"output.folder={folder}", "compare=[mirage]", "workload.duration_s=60"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        _wait_until_it_serves(folder)
-        os.kill(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        if begun:
+            _wait_until_it_begins(folder)
+        time.sleep(after_s)
+        os.kill(process.pid, number)
+        _, told = process.communicate(timeout=20)
     finally:
         process.kill()
-    assert process.returncode == 130, told
-    (header,) = (json.loads(path.read_text()) for path in folder.glob("*/run.json"))
-    assert header["state"] == "incomplete"
-    assert header["reason"] == "KeyboardInterrupt"
+    assert process.returncode == 128 + number, told
+    assert told.count("\n") == 1
+    assert "interrupted" in told
+    headers = [json.loads(path.read_text()) for path in folder.glob("*/run.json")]
+    assert len(headers) == begun
+    for header in headers:
+        assert header["state"] == "incomplete"
+        assert header["reason"] == ("KeyboardInterrupt" if number == signal.SIGINT else "KeyboardInterrupt: SIGTERM")
 
 
-def _wait_until_it_serves(folder: Path) -> None:
-    """It begins as soon as its folder is there."""
+def _wait_until_it_begins(folder: Path) -> None:
+    """It begins as soon as its folder is there, before anything is loaded."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if any(folder.glob("*/run.json")):
-            time.sleep(2)
             return
         time.sleep(0.05)
     raise AssertionError(f"no run began in {folder}")

@@ -1,4 +1,4 @@
-"""The page in a real browser: needs Chromium on the PATH, and ``pip install -e .[browser]``; skipped without."""
+"""The pages in a real browser: needs Chromium on the PATH, and ``pip install -e .[browser]``; skipped without."""
 
 # playwright and axe are not installed where types are checked.
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from conf.planning.answer import Planner
+from conf.planning.ask import question
+from conf.planning.page import page as plan_page
 from tests.page.runs import compared, run
 from traces.page.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox"]  # a container has no namespaces to give
 DESKTOP, PHONE = 1280, 390
+MOST_BYTES = 3 * 10**6
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 playwright = pytest.importorskip("playwright.sync_api")
@@ -29,11 +33,18 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+PLAN = "--models opt_13b*2 --hardware h100_sxm --rate 2 --lengths 300:60 --seeds 2 --requests 80 --jobs 1"
+
+
+@pytest.fixture(scope="module", params=["run", "plan"])
+def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     path = folder / "page.html"
-    write_page(compared([run(folder / system, system) for system in ("recompute", "mirage")]), path)
+    if request.param == "run":
+        write_page(compared([run(folder / system, system) for system in ("recompute", "mirage")]), path)
+    else:
+        asked = question([*PLAN.split(), "--precision", "0.1", "--report", str(path)])
+        path.write_text(plan_page(Planner(asked).answer()))
     return path
 
 
@@ -50,6 +61,7 @@ def test_a_page_is_accessible_fits_the_screen_and_asks_for_nothing(
         page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     assert asked == [file.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert file.stat().st_size < MOST_BYTES
     found = axe.Axe().run(page).response
     assert [violation["id"] for violation in found["violations"]] == []
     assert len(found["passes"]) > 20

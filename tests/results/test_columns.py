@@ -73,11 +73,16 @@ def test_submissions_are_written_out_step_by_step(
 ) -> None:
     runs, expected, now_ns = StepRuns(), list[tuple[int, ...]](), 100
     for model, steps, waits_ns in submissions:
-        runs.facts.extend((model, 5, 6, now_ns, len(steps), waits_ns, len(steps) if any(s for _, s in steps) else 0))
+        n_stalls = len(steps) if any(stall_ns for _, stall_ns in steps) else 0
+        n_rests = len(steps) if len({lasts_ns for lasts_ns, _ in steps}) > 1 else 0  # a tenth of each step, say
+        runs.facts.extend((model, 5, 6, now_ns, len(steps), waits_ns, n_stalls, steps[0][0] // 10, n_rests))
+        if n_rests:
+            runs.rests_ns.extend(lasts_ns // 10 for lasts_ns, _ in steps)
         if any(stall_ns for _, stall_ns in steps):
             runs.stalls_ns.extend(stall_ns for _, stall_ns in steps)
         for number, (lasts_ns, stall_ns) in enumerate(steps):
-            expected.append((model, now_ns, now_ns + lasts_ns, 5, 6, stall_ns + (0 if number else waits_ns)))
+            waited_ns = stall_ns + (0 if number else waits_ns)
+            expected.append((model, now_ns, now_ns + lasts_ns, 5, 6, waited_ns, lasts_ns // 10))
             now_ns += lasts_ns
             runs.ends_ns.append(now_ns)
         now_ns += 1000

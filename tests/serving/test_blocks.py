@@ -37,6 +37,16 @@ def test_the_base_is_taken_before_lent_ranges_and_the_latest_range_drains() -> N
     assert pool.n_free == 0
 
 
+def test_first_fit_takes_what_came_free_last_wherever_it_lies() -> None:
+    pool = BlockPool(2, base_first=False)
+    pool.add_range(A, 100, 2)
+    assert pool.take(3) == [0, 1, 100]
+    pool.release([0, 100])
+    assert pool.free_order() == [100, 0, 101]
+    assert pool.take(1) == [100]
+    assert (pool.n_referenced(A), pool.n_base_free) == (1, 1)
+
+
 def test_blocks_know_their_range() -> None:
     pool = BlockPool(2)
     pool.add_range(A, 100, 2)

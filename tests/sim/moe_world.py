@@ -119,6 +119,7 @@ def serve(
         hardware,
         roofline=machine["roofline"],
         flops_per_s=machine["flops_per_s"],
+        compute_slowdown=0.0,
         ranks=asdict(ranks),
         routing={"kind": "uniform"},
         away=policy.cap if isinstance(policy, LruExperts) else None,

@@ -70,7 +70,8 @@ def test_kv_cache_of_a_token(name: str, kv_kib: int) -> None:
     assert read_shape(name).kv_bytes_per_token == kv_kib * 1024
 
 
-OPTIONAL = {"unified", "link.copy_slowdown", "cpu.attention_bytes_per_s", "cpu.layer_ns"}
+BESIDE_PROMPTS = {"link.prefill_compute_slowdown", "link.prefill_copy_slowdown"}
+OPTIONAL = BESIDE_PROMPTS | {"unified", "link.copy_slowdown", "cpu.attention_bytes_per_s", "cpu.layer_ns"}
 """Keys that a machine has where it is known."""
 
 

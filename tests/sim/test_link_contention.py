@@ -2,14 +2,22 @@ from __future__ import annotations
 
 from collections import deque
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.types import NS_PER_S, LinkProfile
+from policies.backend import Batch, Change
+from policies.memory.ops import Load
+from policies.types import NS_PER_S, LinkProfile, Work
+from sim.backend import SimBackend
+from sim.compute.fit import decode, prefill
 from sim.link import MILLION, Copy, Link
 from sim.pipeline import Pipeline
+from sim.vmm import VmmCost
+from tests.engine.null_backend import Pace
+from tests.engine.worlds import LinearCompute, Setup
 
 BYTE_A_NS = LinkProfile(h2d_bytes_per_s=NS_PER_S, d2h_bytes_per_s=NS_PER_S, joint_bytes_per_s=2 * NS_PER_S)
 
@@ -102,6 +110,44 @@ def test_a_step_that_waits_for_its_fetches_pays_for_what_computes_beside_them() 
     assert beside_ns == alone_ns + 400, "2,000 ns behind the last layer run beside a fetch: 1,600 of its bytes move"
 
 
-def test_a_negative_slowdown_of_copies_is_refused() -> None:
+@pytest.mark.parametrize(("of_prompts", "slower"), [((500_000, None), 1.5), ((None, None), 1.1), ((0, None), 1.0)])
+def test_steps_with_prompts_are_slowed_as_they_were_measured(
+    of_prompts: tuple[int | None, int | None], slower: float
+) -> None:
+    """A long load is on the link all the time: computation is beside it to its end."""
+    setup = Setup(world="sim", pace=Pace(step_ns=4_000_000, fetch_ns=10**10, rest_ns=0))
+    shape = setup.models[0].shape("any")
+
+    def layers_ns(work: Work, slowed: tuple[int | None, int | None], slowdown_ppm: int) -> int:
+        backend = SimBackend(
+            [shape],
+            setup.hardware(),
+            [LinearCompute(setup.pace)],
+            vmm=VmmCost(range_ns=0, page_ns=0),
+            slowdown_ppm=slowdown_ppm,
+            prefill_slowdowns_ppm=slowed,
+        )
+        backend.apply(Change((Load(0, 0, 0),)))
+        backend.submit(0, Batch(work), 1, 0)
+        report = backend.advance(None)
+        assert report is not None
+        return report.ends_ns[0]
+
+    prompt, token = prefill(64), decode(1, 64)
+    assert layers_ns(prompt, of_prompts, 100_000) == pytest.approx(slower * layers_ns(prompt, (0, 0), 0), rel=1e-5)
+    assert layers_ns(token, of_prompts, 100_000) == pytest.approx(1.1 * layers_ns(token, (0, 0), 0), rel=1e-5)
+
+
+def test_a_step_with_a_prompt_has_fetches_slowed_as_they_were_measured() -> None:
+    link = Link(BYTE_A_NS, prefill_slowdowns_ppm=(None, 250_000))
+    for is_prefill, start_ns, end_ns in ((False, 0, 1_000), (True, 1_000, 2_250)):
+        link.compute(is_prefill=is_prefill)
+        copy = link.h2d(1_000, start_ns)
+        link.compute_until(start_ns, 5_000)
+        assert copy.end_ns == end_ns
+
+
+@pytest.mark.parametrize("ppm", [{"copy_slowdown_ppm": -1}, {"prefill_slowdowns_ppm": (None, -1)}])
+def test_a_negative_slowdown_of_copies_is_refused(ppm: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="copy_slowdown_ppm=-1 must be >= 0"):
-        Link(BYTE_A_NS, copy_slowdown_ppm=-1)
+        Link(BYTE_A_NS, **ppm)

@@ -144,6 +144,33 @@ def test_dense_layers_come_before_those_with_experts() -> None:
     assert made.step(0, [LayerTimes(25, 0, 0, 0), LayerTimes(1, 0, 0, 0)], 0, 0) == (30, 4)
 
 
+def slowed(shards: int) -> StagedExperts:
+    """One byte/ns, beside which computation takes a quarter longer."""
+    made = StagedExperts(
+        0, GATE_UP, DOWN, StagingLink(bytes_per_s=NS_PER_S, splits_regions=False, slowdown_ppm=250_000)
+    )
+    made.set_regions([shards])
+    return made
+
+
+def test_computation_takes_longer_while_copies_are_in_flight() -> None:
+    # A region of 3,000 ns is there at 3,000; beside the copies behind it 2,000 ns of work take 2,500.
+    assert slowed(100).step(0, [LayerTimes(0, 2_000, 0, 0)], 0, 0) == (5_500, 3_000)
+
+
+def test_computation_goes_on_at_its_own_pace_when_copies_end() -> None:
+    # Both buffers are full at 9,000. Of 1,000 ns of work at 8,500 the 500 ns until then do 400.
+    made = slowed(100)
+    made.step(0, [LayerTimes(0, 0, 0, 0)], 0, 0)
+    assert made.step(3_000, [LayerTimes(1_000, 0, 0, 0)], 5_500, 0) == (9_600, 0)
+
+
+def test_computation_beside_nothing_takes_what_it_takes() -> None:
+    made = slowed(1)
+    made.step(0, [LayerTimes(0, 0, 0, 0)], 0, 1_000)  # both buffers are full by then
+    assert made.step(1_030, [LayerTimes(1_000, 0, 0, 0)], 0, 0) == (2_030, 0)
+
+
 def test_a_link_without_bandwidth_is_refused() -> None:
     with pytest.raises(ValueError, match="bytes/s are out of range"):
         StagingLink(bytes_per_s=0)

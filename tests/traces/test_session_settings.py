@@ -38,8 +38,26 @@ def test_the_replay_has_as_many_turns_as_the_papers() -> None:
 
 
 def test_a_seed_gives_the_same_sessions_again() -> None:
-    assert list(read("swe_replay").sessions(1)) == list(read("swe_replay").sessions(1))
-    assert list(read("swe_replay").sessions(1)) != list(read("swe_replay").sessions(2))
+    assert list(read("lmcache").sessions(1)) == list(read("lmcache").sessions(1))
+    assert list(read("lmcache").sessions(1)) != list(read("lmcache").sessions(2))
+
+
+def test_a_replay_has_the_same_sessions_under_every_seed() -> None:
+    assert list(read("swe_replay").sessions(1)) == list(read("swe_replay").sessions(2))
+    assert list(read("swe_replay", drawn_by=1).sessions(1)) != list(read("swe_replay").sessions(1))
+
+
+def test_sessions_begin_evenly_within_a_time_if_it_is_given() -> None:
+    starts = [session.start_ns for session in read("lmcache", n_sessions=4, start_within_s=2.0).sessions(0)]
+    assert starts == [0, 500_000_000, 1_000_000_000, 1_500_000_000]
+    assert {session.start_ns for session in read("in_house_h100", n_sessions=3).sessions(0)} == {None}
+
+
+def test_first_prompts_are_scaled_by_themselves() -> None:
+    plain, scaled = (list(read("swe_replay", first_scale=scale).sessions(0)) for scale in (1.0, 2.0))
+    for before, after in zip(plain, scaled, strict=True):
+        assert abs(after.turns[0].n_new_tokens - 2 * before.turns[0].n_new_tokens) <= 2
+        assert [turn.n_new_tokens for turn in after.turns[1:]] == [turn.n_new_tokens for turn in before.turns[1:]]
 
 
 def test_agents_go_on_with_new_sessions_until_the_window_ends() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "OutOfOrderError",
     "Pieces",
     "TraceRow",
+    "assumed_unit",
     "detect",
     "externally_sorted",
     "first_tokens",
@@ -82,6 +83,14 @@ def read_trace(path: Path, *, time_unit: str | None = None, sort: bool = False) 
     if sort:
         return _rows(path, externally_sorted(timed, lambda pair: pair[0], weight=lambda pair: pair[1].weight))
     return _rows(path, timed)
+
+
+def assumed_unit(path: Path, time_unit: str | None) -> str | None:
+    """Give the unit in which a trace's first time is read if only its format says so; see ``Clock``."""
+    detected = detect(path)
+    clock = detected.clock(time_unit)
+    next(read_entries(path, detected=detected, clock=clock), None)
+    return clock.unit if clock.is_assumed else None
 
 
 def _rows(path: Path, ordered: Iterable[tuple[int, Entry]]) -> Iterator[TraceRow]:

@@ -2,8 +2,8 @@
 
 Rules, all of them counted by ``python -m traces inspect``:
 
-- A token count is a whole number of 0 or more; as a string or with a fraction of zero it is read as that number.
-  Anything else (empty, NaN, negative, ``true``) is a fault of the row.
+- A token count is a whole number of 0 or more; as a string, with a fraction of zero, an exponent or blanks around it
+  it is read as that number. Anything else (empty, NaN, negative, ``true``, ``1,000``) is a fault of the row.
 - Columns are found by name, wherever they stand. One of unknown meaning is left out.
 - A hash list names the prompt's blocks from the front. Ids beyond the prompt are left out; tokens beyond the ids have
   contents that nobody shares. Ids are compared as they are written: 64-bit numbers do not collide.
@@ -89,6 +89,8 @@ class FlatReader:
         value = record[column]
         if not self._is_text and isinstance(value, str):
             odd.append("count_as_string")
+        if type(value) is not int and not str(value).isdecimal():
+            odd.append("count_spelled")
         return tokens(value, column)
 
     def _prompt(self, line: int, record: Record, odd: list[str]) -> tuple[int, Pieces | None]:

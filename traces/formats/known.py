@@ -11,7 +11,7 @@ from typing import Protocol
 from traces.formats.flat import FlatReader
 from traces.formats.layout import LAYOUTS, Layout, words
 from traces.formats.lines import fault, quoted
-from traces.formats.records import Container, Record, columns_of, container_of, ignored, records
+from traces.formats.records import HEADLESS, Container, Record, columns_of, container_of, ignored, records
 from traces.formats.row import Entry
 from traces.formats.special import (
     LLMSERVINGSIM,
@@ -21,7 +21,7 @@ from traces.formats.special import (
     NestedReader,
     StepsReader,
 )
-from traces.formats.values import Clock
+from traces.formats.values import Clock, is_value
 
 SAMPLE = 16
 """Records that are looked at: some leave out what others have."""
@@ -163,11 +163,16 @@ def detect(path: Path) -> Detected:
         raise fault(path, 1, "an array without objects", "give a trace with requests")
     if not columns:
         list(islice(records(path, container), 1))  # says what is wrong with the first record
-    raise fault(path, 1, *_unknown(columns))
+    raise fault(path, 1, *_unknown(columns, first))
 
 
-def _unknown(columns: frozenset[str]) -> tuple[str, str]:
+def _unknown(columns: frozenset[str], first: Record) -> tuple[str, str]:
     """Say what a file lacks to be of the format that it is most like, and the mend."""
+    if any(map(is_value, columns)):
+        return HEADLESS
+    for key, value in first.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return f"an object with a list of objects as its {quoted(key)}", "give that list alone"
     layouts = [kind.layout for kind in FORMATS if kind.layout is not None]
     closest = max(layouts, key=lambda layout: (len(layout.needs & columns) / len(layout.needs), layout.name == "azure"))
     missing = sorted(closest.needs - columns)

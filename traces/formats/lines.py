@@ -8,10 +8,27 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, cast
 
 GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, section 2.3.1
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+OTHERS = {
+    GZIP_MAGIC: ("gzip within gzip", "unpack it once"),
+    b"PK\x03\x04": ("a ZIP archive", "unpack it"),
+    b"PAR1": ("a Parquet file", "write it as CSV or JSON lines"),
+    b"BZh": ("packed by bzip2", "unpack it, or pack it by gzip"),
+    b"\xfd7zXZ\x00": ("packed by xz", "unpack it, or pack it by gzip"),
+    b"\x28\xb5\x2f\xfd": ("packed by zstd", "unpack it, or pack it by gzip"),
+    b"\xff\xfe": ("text in UTF-16 or UTF-32", "save it as UTF-8"),
+    b"\xfe\xff": ("text in UTF-16", "save it as UTF-8"),
+}
+"""How files begin that cannot be read, what they are, and the mend.
+
+Source: APPNOTE.TXT 4.3.7 (ZIP), parquet.apache.org/docs/file-format, bzip2's manual, the .xz file format 2.1.1.1,
+RFC 8878 section 3.1.1 (zstd), Unicode 15 section 23.8 (byte order mark).
+"""
 
 MAX_LINE_BYTES = 2**24
 """Bounds memory on input without line ends; 250,000 token ids, the longest context seen, are 2 MB."""
@@ -85,19 +102,30 @@ def opened(path: Path, line: Callable[[], int], spelling: Spelling | None = None
         line: where reading has come to, for the message.
     """
     try:
+        kind = path.stat().st_mode
+        if not (S_ISREG(kind) or S_ISDIR(kind)):  # opening a pipe waits for who writes, and it cannot be read twice
+            raise ValueError(f"{path}: a pipe or a device, no file; write it to a file first")
         with path.open("rb") as raw:
             is_gzip = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             if spelling is not None:
                 spelling.is_gzip = is_gzip
             if is_gzip:
                 with gzip.open(raw) as unpacked:
+                    _refuse_others(path, unpacked.peek(1))
                     yield cast(BinaryIO, unpacked)
             else:
+                _refuse_others(path, raw.peek(1))
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise fault(path, line(), f"damaged gzip ({error})", "fetch the file again") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; give the path of a readable trace file") from None
+
+
+def _refuse_others(path: Path, head: bytes) -> None:
+    for magic, (what, mend) in OTHERS.items():
+        if head.startswith(magic):
+            raise fault(path, 1, what, mend)
 
 
 def _text(path: Path, number: int, line: bytes) -> str:

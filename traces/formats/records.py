@@ -8,9 +8,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, cast
+from typing import BinaryIO, Literal, cast
 
 from traces.formats.lines import BYTE_ORDER_MARK, MAX_LINE_BYTES, Spelling, fault, numbered_lines, opened, quoted
+from traces.formats.values import is_value
 
 Container = Literal["csv", "jsonl", "json"]
 
@@ -27,7 +28,8 @@ def ignored(where: int, what: str) -> None:
 
 
 CHUNK_BYTES = 2**16
-SEPARATORS = (",", ";", "\t")
+BLANK = " \t\r\n"
+SEPARATORS = (",", ";", "\t", "|")
 
 
 def container_of(path: Path) -> Container:
@@ -43,18 +45,28 @@ def container_of(path: Path) -> Container:
     raise fault(path, 1, "the file is empty", "give a trace with requests")
 
 
+HEADLESS = "values, where the names of the columns should be", "put a header in front, as the published traces have"
+
+
 def columns_of(path: Path) -> list[str]:
-    """Read the header of a CSV.
+    """Read the header of a CSV. A column without a name is called after its place.
 
     Raises:
-        ValueError: a column is there twice.
+        ValueError: it is no header, or a column is there twice.
     """
     number, line = next(((number, line) for number, line in numbered_lines(path) if line.strip()), (1, ""))
+    if "\0" in line:
+        raise fault(path, number, "zero bytes: no text, or text in UTF-16", "save it as UTF-8")
+    if "\r" in line:
+        raise fault(path, number, "lines that end with CR alone", "end them with LF")
     try:
-        columns = [column.strip() for column in _fields(line, _separator(line))]
+        names = [column.strip() for column in _fields(line, _separator(line))]
     except csv.Error as error:
         raise fault(path, number, f"the header is no CSV ({error})", "give a trace as published") from None
+    columns = [name or f"column {place}" for place, name in enumerate(names, 1)]
     if len(set(columns)) != len(columns):
+        if any(map(is_value, columns)):
+            raise fault(path, number, *HEADLESS)
         raise fault(path, number, "a column is there twice", "keep one of each name")
     return columns
 
@@ -104,17 +116,17 @@ def _separator(header: str) -> str:
 
 
 def _fields(line: str, separator: str) -> list[str]:
-    return next(csv.reader([line], delimiter=separator)) if '"' in line else line.split(separator)
+    return next(csv.reader([line], delimiter=separator, strict=True)) if '"' in line else line.split(separator)
 
 
 def _objects(path: Path, on_fault: OnFault | None, spelling: Spelling | None) -> Iterator[tuple[int, Record]]:
-    decoder = json.JSONDecoder(parse_float=Decimal)
+    decoder = _decoder()
     for number, line in numbered_lines(path, spelling):
         if not line.strip():
             continue
         try:
             value = decoder.decode(line)
-        except (ValueError, RecursionError) as error:
+        except _NO_JSON as error:
             _tell(path, "jsonl", number, _not_json(error, line), on_fault)
             continue
         if isinstance(value, dict):
@@ -123,30 +135,57 @@ def _objects(path: Path, on_fault: OnFault | None, spelling: Spelling | None) ->
             _tell(path, "jsonl", number, f"{quoted(line)} is no JSON object", on_fault)
 
 
-def _not_json(error: ValueError | RecursionError, text: str) -> str:
+class _TwiceError(Exception):
+    """An object has a key twice."""
+
+
+_NO_JSON = (ValueError, RecursionError, ArithmeticError, _TwiceError)
+
+
+def _decoder() -> json.JSONDecoder:
+    return json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_object)
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> Record:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _TwiceError(f"{quoted(twice)} is there twice")
+    return made
+
+
+def _not_json(error: Exception, text: str) -> str:
+    if isinstance(error, _TwiceError):
+        return str(error)
     if not isinstance(error, json.JSONDecodeError):
-        return f"no JSON ({error})"
+        return "no JSON (a number out of range, or nested too deep)"
     near = text[max(0, error.pos - 15) : error.pos + 10]
     return f"no JSON ({error.msg} at character {error.pos + 1}, near {quoted(near)})"
 
 
 def _elements(path: Path, on_fault: OnFault | None, spelling: Spelling | None) -> Iterator[tuple[int, Record]]:
     """The objects of one array, however its lines are broken; at most the bytes of one and a piece are held."""
-    decoder = json.JSONDecoder(parse_float=Decimal)
+    decoder = _decoder()
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     number, held, has_begun = 0, "", False
     with opened(path, lambda: 1, spelling) as stream:
         is_last = False
         while True:
-            held = held.lstrip(" \t\r\n" if has_begun else " \t\r\n[")
-            has_begun = has_begun or bool(held)
-            held = held.lstrip(", \t\r\n")
+            if not has_begun:
+                held = held.lstrip(BLANK)
+                has_begun, held = bool(held), held[1:]  # the bracket
+            held = held.lstrip("," + BLANK)
             if held.startswith("]"):
+                if held[1:].strip(BLANK) or not _is_blank(stream):
+                    raise fault(path, number + 1, "something follows the array", "give one array, or an object a line")
                 return
             try:
                 value, end = decoder.raw_decode(held) if held else (None, 0)
                 is_whole = end > 0 and (is_last or end < len(held))
-            except (ValueError, RecursionError):
+            except _TwiceError as error:
+                raise row_fault(path, "json", number + 1, str(error)) from None
+            except _NO_JSON:
                 is_whole, value, end = False, None, 0
             if is_whole:
                 number += 1
@@ -167,6 +206,13 @@ def _elements(path: Path, on_fault: OnFault | None, spelling: Spelling | None) -
                 held += utf8.decode(piece, final=is_last)
             except UnicodeDecodeError:
                 raise fault(path, number + 1, "not UTF-8 text", "give the file as published") from None
+
+
+def _is_blank(stream: BinaryIO) -> bool:
+    while piece := stream.read(CHUNK_BYTES):
+        if piece.strip():
+            return False
+    return True
 
 
 def row_fault(path: Path, container: Container, number: int, what: str) -> ValueError:

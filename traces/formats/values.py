@@ -21,13 +21,13 @@ EPOCH_S = (10**9, 4 * 10**9)
 """2001 to 2096 in seconds since 1970: a first time of that many units is a date in this unit."""
 
 _AS_FORMAT = "as the format has it"
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z| UTC|[+-]\d\d:?\d\d)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{0,40})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 
 
 def tokens(value: object, name: str) -> int:
-    """Read a token count: a whole number, also as a string or with a fraction of zero.
+    """Read a token count: a whole number however it is written, also as a string, as ``12.0`` or as ``1e3``.
 
     Raises:
         ValueError: it is something else, negative, or above ``MAX_TOKENS``.
@@ -37,19 +37,22 @@ def tokens(value: object, name: str) -> int:
     elif isinstance(value, str) and len(value) < 10 and value.isascii() and value.isdigit():
         return int(value)  # nearly all of them
     else:
-        text = str(value)
-        whole = text.removesuffix(".0")
-        digits = whole.removeprefix("-")
-        if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
-            raise ValueError(f"{name} {quoted(text)} is not a whole number")
-        if len(digits) > 40:
+        text = str(value).strip()
+        if len(text) > 40 and text.isascii() and text.isdigit():
             raise ValueError(f"{name} {quoted(text)} is above {MAX_TOKENS} tokens")
-        number = int(whole)
+        exact = None if isinstance(value, bool) else _number(text)
+        if exact is None or exact != (number := int(exact)):
+            raise ValueError(f"{name} {quoted(text)} is not a whole number")
     if number < 0:
         raise ValueError(f"{name} {number} is negative")
     if number > MAX_TOKENS:
         raise ValueError(f"{name} '{number}' is above {MAX_TOKENS} tokens")
     return number
+
+
+def is_value(text: str) -> bool:
+    """Whether a text is a number or a date."""
+    return _NUMBER.fullmatch(text) is not None or _STAMP.fullmatch(text) is not None
 
 
 def duration_ns(value: object, unit: str, name: str) -> int:
@@ -71,7 +74,7 @@ class Clock:
 
     The unit is, in this order: what the user says; what the first number shows if it is
     a date in s, ms, us or ns since 1970 (unless a column names its unit); the unit of the
-    format. A date without a zone is UTC.
+    format. A date without a zone is UTC. Dates and numbers stand side by side only where the numbers are dates, too.
 
     Attributes:
         unit: of the numbers; ``None`` as long as there was none.
@@ -88,6 +91,7 @@ class Clock:
         self.why = "dates"
         self.spellings: dict[tuple[int, str], int] = {}
         self.is_other = False
+        self._is_epoch = False
 
     @property
     def is_assumed(self) -> bool:
@@ -102,10 +106,10 @@ class Clock:
         """
         if type(value) is not int:
             if isinstance(value, str):
+                value = value.strip()
                 date = _STAMP.fullmatch(value)
                 if date is not None:
-                    self._note(len(date[2] or ""), date[3] or "")
-                    return _date_ns(value, date, name)
+                    return self._date_ns(value, date, name)
             number = _number(value)
         else:
             number = value
@@ -116,12 +120,20 @@ class Clock:
         if self.unit is None:
             self._choose(number, name, value)
             assert self.unit is not None  # else refused
+        if self.spellings and not self._is_epoch:
+            raise ValueError(f"{name} {quoted(str(value))} is a number of {self.unit} among dates")
         return _rounded(number * UNITS_NS[self.unit], value, name)
 
-    def _note(self, n_digits: int, zone: str) -> None:
-        spelling = n_digits, zone
+    def _date_ns(self, text: str, date: re.Match[str], name: str) -> int:
+        if self.unit is not None and not self._is_epoch:
+            raise ValueError(f"{name} {quoted(text)} is a date among numbers of {self.unit}")
+        time_ns = _date_ns(text, date, name)
+        if abs(time_ns) > MAX_NS:
+            raise ValueError(f"{name} {quoted(text)} is not within {MAX_NS} ns of 1970")
+        spelling = len(date[2] or ""), date[3] or ""
         self.spellings[spelling] = self.spellings.get(spelling, 0) + 1
         self.is_other = spelling != next(iter(self.spellings))
+        return time_ns
 
     def _choose(self, first: Decimal | int, name: str, value: object) -> None:
         since_epoch = [u for u, ns in UNITS_NS.items() if EPOCH_S[0] <= first * ns / NS_PER_S < EPOCH_S[1]]
@@ -135,12 +147,13 @@ class Clock:
             raise ValueError(
                 f"{name} {quoted(str(value))} is not like 2023-11-16 18:17:03.9799600, and a number of unknown unit"
             )
+        self._is_epoch = self.unit in since_epoch and not self._is_named
 
 
 def _date_ns(text: str, date: re.Match[str], name: str) -> int:
     """Nanoseconds since 1970, exact: ``strptime`` and floats keep only six digits."""
     second, fraction, offset = date.groups()
-    zone = offset if offset not in (None, "Z") else "+00:00"
+    zone = offset if offset not in (None, "Z", " UTC") else "+00:00"
     try:
         since = datetime.fromisoformat(second + zone) - _EPOCH
     except ValueError:

@@ -21,7 +21,7 @@ BLOCK_TOKENS = 512
 
 COARSE_NS = NS_PER_S
 
-PLAUSIBLE_PER_S = (1e-3, 1e3)
+PLAUSIBLE_PER_S = (5e-3, 1e3)
 """Rates of single deployments: RAGPulse has 0.012 requests/s, Azure 2024 conversations 45."""
 
 
@@ -150,6 +150,8 @@ class Inspection:
         if not self._is_ordered:
             self._sort()
         self._end_of_spelling()
+        if not self.n_rows:
+            self.finds.add("no_rows")
         if self.arrivals.are_even:
             self.finds.add("even_gaps", detail=f"{self.arrivals.longest_ns / NS_PER_S:g} s each")
         if self.arrivals.n_ties and self.arrivals.apart_ns >= COARSE_NS:
@@ -176,13 +178,16 @@ class Inspection:
 
     def _sort(self) -> None:
         """Take the arrivals once more, in order of time."""
-        for key in ("tie", "idle_gap"):
+        for key in ("tie", "idle_gap", "same_as_before"):
             self.finds.by_key.pop(key, None)
         clock = self.detected.clock(self._time_unit)
         again = read_entries(self.path, detected=self.detected, clock=clock, on_fault=ignored)
-        times = ((entry.time_ns, entry.line) for entry in again if entry.time_ns is not None)
+        rows = ((e.time_ns, e.n_prompt, e.n_output, e.line) for e in again if e.time_ns is not None)
         self.arrivals = ArrivalStatistics()
-        for time_ns, line in externally_sorted(times, key=lambda pair: pair[0]):
+        before = None
+        for time_ns, n_prompt, n_output, line in externally_sorted(rows, key=lambda row: row[0]):
+            if before == (before := (time_ns, n_prompt, n_output)):
+                self.finds.add("same_as_before", line)
             self._count_arrival(self.arrivals, time_ns, line)
 
     def _end_of_spelling(self) -> None:

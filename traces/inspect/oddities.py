@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 ODDITIES = {
+    "no_rows": "no requests: refused by a run",
     "fault": "a row that cannot be read: left out here, refused by a run",
     "byte_order_mark": "a byte order mark in front: skipped",
     "crlf": "lines end with CR LF: read like LF",
@@ -12,6 +13,7 @@ ODDITIES = {
     "blank_line": "blank lines: skipped",
     "unknown_column": "columns of unknown meaning: left out",
     "count_as_string": "token counts as strings: read as numbers",
+    "count_spelled": "token counts with a fraction of zero, an exponent or blanks: read as whole numbers",
     "time_as_string": "times that are numbers as strings: read as numbers",
     "mixed_dates": "dates with other digits or another zone than the first: read, exact; without a zone UTC",
     "no_time": "requests without an arrival time: for lengths=rows only",

@@ -25,7 +25,7 @@ from traces.results.arrays import values_in
 from traces.results.gaps import combined
 from traces.results.grid import Grid, Scalar, named, of_system, of_workload
 from traces.results.rows import ROW_TYPES, TableName, columns_of
-from traces.results.tables import Combine, read_table, stored
+from traces.results.tables import Combine, read_table, stored, stored_columns
 
 if TYPE_CHECKING:
     from traces.results.tables import Columns, Frame
@@ -140,6 +140,10 @@ class RunTables:
         for piece in stored(self.folder, name, row_type, only=only, combine=_combine(name)):
             yield {column: values_in(of[column], piece[column]) for column in only}
 
+    def has(self, name: TableName, column: str) -> bool:
+        """Whether a table was kept with that column; runs that older code made lack the newest."""
+        return name in self.kept and column in stored_columns(self.folder, name)
+
     def _frame(self, name: TableName) -> Frame:
         return read_table(self.folder, name, ROW_TYPES[name], combine=_combine(name))
 
@@ -193,7 +197,13 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: {error}; name the folder of a run") from error
+        raise ValueError(f"{path}: {error}; name the folder of a run{_such_as(path.parent)}") from error
+
+
+def _such_as(folder: Path) -> str:
+    """Name one of the runs below a folder that is none itself, such as an experiment's."""
+    found = min((each.parent for each in folder.glob("*/run.json")), default=None)
+    return "" if found is None else f", such as {found}"
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:

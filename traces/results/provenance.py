@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from policies import engine
 _PACKAGES = ("hbmlab", "simpy", "numpy", "pandas", "pyarrow", "torch")
 
 
+@cache
 def commit() -> str | None:
-    """Name the commit of this source tree, with ``-dirty`` if files differ; ``None`` outside a repository."""
+    """Name the commit of this source tree, with ``-dirty`` if files differ; ``None`` outside a repository.
+
+    As it was when this was first asked: that is the code that runs.
+    """
     try:
         _git("ls-files", "--error-unmatch", __file__)  # an installed copy may lie in someone else's repository
         return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip()

@@ -131,9 +131,14 @@ class RunWriter:
         if n_stalls:
             runs.stalls_ns.extend(stalls_ns)
         runs.ends_ns.extend(ends_ns)
+        rests_ns = report.rest_ns
+        n_rests = 0 if rests_ns.count(rests_ns[0]) == len(rests_ns) else len(rests_ns)
+        if n_rests:
+            runs.rests_ns.extend(rests_ns)
         n_prefill_tokens, n_decode_seqs = work.n_prefill_tokens, work.n_decode_seqs
         waits_ns = report.swap_ns + report.remap_ns
         runs.facts.extend((lane, n_prefill_tokens, n_decode_seqs, report.start_ns, len(ends_ns), waits_ns, n_stalls))
+        runs.facts.extend((rests_ns[0], n_rests))
         if len(runs.ends_ns) >= self._most_numbers:
             self._steps.hand_over()
 

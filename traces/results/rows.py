@@ -59,7 +59,8 @@ class StepRow:
     """One step of one model, also where several were submitted as one.
 
     ``stall_ns`` is what it waited for memory that was not in place: fetched layers, and
-    before the first step of a submission swapped KV and changed mappings.
+    before the first step of a submission swapped KV and changed mappings. ``rest_ns`` is what of it was outside the
+    layers: host, head, sampling.
     """
 
     model: Int32
@@ -68,6 +69,7 @@ class StepRow:
     n_prefill_tokens: Int32
     n_decode_seqs: Int32
     stall_ns: int
+    rest_ns: int
 
 
 @dataclass(init=False, repr=False, eq=False)

@@ -145,6 +145,15 @@ def read_table(folder: Path, name: str, row_type: type, *, combine: Combine | No
     return table.to_pandas(types_mapper=nullable.get)
 
 
+def stored_columns(folder: Path, name: str) -> set[str]:
+    """The names of the columns that a table has in its files."""
+    whole, names = folder / f"{name}.parquet", set[str]()
+    for path in [whole] if whole.exists() else _parts(folder, name):
+        with _opened(path, ()) as file:
+            names.update(file.schema_arrow.names)
+    return names
+
+
 def ints(frame: Frame, column: str) -> npt.NDArray[np.int64]:
     """Take a column of whole numbers, none of them absent."""
     return frame[column].to_numpy(np.int64)
@@ -203,4 +212,4 @@ def _joined(tables: Iterable[ArrowTable], columns: Sequence[Column]) -> ArrowTab
     import pyarrow as pa
 
     no_rows = table_of(columns, [()] * len(columns))
-    return pa.concat_tables([no_rows, *tables])
+    return pa.concat_tables([no_rows, *tables], promote_options="default")  # older runs lack the newest columns

@@ -9,18 +9,21 @@ class StepRuns:
     """Submissions as they were told: ``traces.results.steps`` writes them out step by step.
 
     Attributes:
-        facts: of each submission seven numbers: model, prefill tokens, sequences that decode, start, steps,
-            waits before the first step, and how many stalls it has in ``stalls_ns``: none or one a step.
+        facts: of each submission nine numbers: model, prefill tokens, sequences that decode, start, steps,
+            waits before the first step, how many stalls it has in ``stalls_ns``: none or one a step; the rest of its
+            first step, and how many rests it has in ``rests_ns``: none, where all are alike, or one a step.
         ends_ns: of each step of one submission after the other.
         stalls_ns: of the steps of those submissions that waited for fetched layers.
+        rests_ns: of the steps of those submissions whose parts outside the layers differ.
     """
 
-    __slots__ = ("ends_ns", "facts", "stalls_ns")
+    __slots__ = ("ends_ns", "facts", "rests_ns", "stalls_ns")
 
     def __init__(self) -> None:
         self.facts: list[int] = []
         self.ends_ns: list[int] = []
         self.stalls_ns: list[int] = []
+        self.rests_ns: list[int] = []
 
     def __len__(self) -> int:
         return len(self.ends_ns)

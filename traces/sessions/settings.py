@@ -17,9 +17,12 @@ from traces.sessions.sessions import Session, read_sessions
 from traces.workload.settings import refuse_unused, require_choice, require_positive
 from traces.workload.streams import random_stream
 
+SIZES = ("n_turns", "first_tokens", "added_tokens", "output_tokens", "think_s")
+SCALES = ("first_scale", "added_scale", "output_scale", "think_scale")
+
 USES = {
-    "equal": ("n_turns", "first_tokens", "added_tokens", "output_tokens", "think_s"),
-    "fit": ("fit", "least_turns", "most_turns", "total_turns", "added_scale", "output_scale", "think_scale"),
+    "equal": (*SIZES, "start_within_s"),
+    "fit": ("start_within_s", "fit", "drawn_by", "least_turns", "most_turns", "total_turns", *SCALES),
     "file": ("path",),
 }
 """Settings that each kind reads, besides those of all."""
@@ -37,16 +40,20 @@ class SessionSettings:
         kind: ``equal``, ``fit`` or ``file``.
         n_sessions: how many; ``None``: of a file all, otherwise without end.
         n_at_once: sessions side by side, the next begins when one ends; ``None``: each begins by itself.
+        start_within_s: of ``equal`` and ``fit``: the sessions begin one after the other, evenly over so long; ``None``:
+            all at once.
         window_s: no turn arrives then or later; ``None``: the sessions are played to their ends.
         declared_tokens: see ``ClosedLoop``.
         measured: which turns figures are of: ``all``; ``without_first_turn``; ``replay``: those with a first token
             from the ``warm_up_turns``-th finish to the first end of a session after all have been started (VAMP VI-A).
         n_turns, first_tokens, added_tokens, output_tokens, think_s: of ``equal``: see ``equal_sessions``.
         fit: of ``fit``: a name in ``traces/fits/sessions.json``.
+        drawn_by: of ``fit``: the seed of the sessions whatever the run's own is, as if they were one recorded trace;
+            ``None``: the run's.
         least_turns, most_turns: of ``fit``: turns are as likely to be any number in between, instead of the fit's own.
         total_turns: these are moved by one here and there until they sum to this.
-        added_scale, output_scale, think_scale: of ``fit``: so many times the tokens that a turn adds and those of its
-            answer, and so many times the thinking.
+        first_scale, added_scale, output_scale, think_scale: of ``fit``: so many times the tokens of the first prompt,
+            those that a turn adds and those of its answer, and so many times the thinking.
         path: of ``file``: a trace with sessions.
 
     Raises:
@@ -56,6 +63,7 @@ class SessionSettings:
     kind: str
     n_sessions: int | None = None
     n_at_once: int | None = None
+    start_within_s: float | None = None
     window_s: float | None = None
     declared_tokens: int | None = None
     measured: str = "all"
@@ -66,9 +74,11 @@ class SessionSettings:
     output_tokens: int | None = None
     think_s: float | None = None
     fit: str | None = None
+    drawn_by: int | None = None
     least_turns: int | None = None
     most_turns: int | None = None
     total_turns: int | None = None
+    first_scale: float = 1.0
     added_scale: float = 1.0
     output_scale: float = 1.0
     think_scale: float = 1.0
@@ -79,11 +89,13 @@ class SessionSettings:
         require_choice("sessions.measured", self.measured, MEASURED)
         require_positive("sessions.warm_up_turns", self.warm_up_turns, "turns")
         refuse_unused("sessions", self, "kind", (*OF_ALL, *USES[self.kind]))
-        for name, unit in (("n_sessions", "sessions"), ("n_at_once", "sessions"), ("window_s", "s")):
-            require_positive(f"sessions.{name}", getattr(self, name), unit)
-        for name in ("added_scale", "output_scale", "think_scale"):
+        for name in ("n_sessions", "n_at_once"):
+            require_positive(f"sessions.{name}", getattr(self, name), "sessions")
+        for name in ("window_s", "start_within_s"):
+            require_positive(f"sessions.{name}", getattr(self, name), "s")
+        for name in SCALES:
             require_positive(f"sessions.{name}", getattr(self, name), "times")
-        needed = {"equal": USES["equal"], "fit": ("fit",), "file": ("path",)}[self.kind]
+        needed = {"equal": SIZES, "fit": ("fit",), "file": ("path",)}[self.kind]
         for name in needed:
             if getattr(self, name) is None:
                 raise ValueError(f"sessions.kind={self.kind} needs sessions.{name}; set it")
@@ -91,6 +103,8 @@ class SessionSettings:
             raise ValueError(
                 "sessions without end need both sessions.n_at_once and sessions.window_s; or set n_sessions"
             )
+        if self.start_within_s is not None and (self.n_sessions is None or self.n_at_once is not None):
+            raise ValueError("sessions.start_within_s needs sessions.n_sessions, and no sessions.n_at_once")
         if (self.least_turns is None) != (self.most_turns is None) or (self.least_turns or 1) > (self.most_turns or 1):
             raise ValueError(
                 f"sessions: least_turns={self.least_turns}, most_turns={self.most_turns}: give both, in order"
@@ -114,9 +128,10 @@ class SessionSettings:
                 assert self.path is not None
                 return islice(read_sessions(Path(self.path)), self.n_sessions)
             case "fit":
-                return islice(self._drawn(random_stream(seed, "lengths")), self.n_sessions)
+                drawn_by = seed if self.drawn_by is None else self.drawn_by
+                return self._starting(islice(self._drawn(random_stream(drawn_by, "lengths")), self.n_sessions))
             case _:
-                return self._equal()
+                return self._starting(self._equal())
 
     def play(self, seed: int, max_context_tokens: int) -> ClosedLoop:
         """Begin the loop."""
@@ -127,6 +142,13 @@ class SessionSettings:
             declared_tokens=self.declared_tokens,
             end_ns=None if self.window_s is None else round(self.window_s * NS_PER_S),
         )
+
+    def _starting(self, sessions: Iterator[Session]) -> Iterator[Session]:
+        """Give the sessions their starts."""
+        if self.start_within_s is None or self.n_sessions is None:
+            return sessions
+        every_ns = round(self.start_within_s * NS_PER_S) // self.n_sessions
+        return (replace(session, start_ns=number * every_ns) for number, session in enumerate(sessions))
 
     def _equal(self) -> Iterator[Session]:
         sizes = self.n_turns, self.first_tokens, self.added_tokens, self.output_tokens, self.think_s
@@ -145,6 +167,7 @@ class SessionSettings:
         fit = load_session_fit(self.fit)
         fit = replace(
             fit,
+            first_tokens=fit.first_tokens.scaled(self.first_scale),
             added_tokens=fit.added_tokens.scaled(self.added_scale),
             output_tokens=fit.output_tokens.scaled(self.output_scale),
             think_ms=fit.think_ms.scaled(self.think_scale),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from policies.types import NS_PER_S
-from traces.formats import OutOfOrderError, TraceRow, read_trace
+from traces.formats import OutOfOrderError, TraceRow, assumed_unit, read_trace
 from traces.workload.arrivals import busiest_window
 
 
@@ -21,11 +21,13 @@ class Replay:
         n_rows: rows in the window.
         n_failed: of these, failed ones: they are not replayed and do not count in the rate.
         time_unit: of times that are numbers, if the user says so.
+        assumed_unit: of times that are numbers, where nothing but the format says so.
         is_sorted: the file is in order of time; else it is sorted each time it is read, on disk if it is long.
     """
 
     path: Path
     time_unit: str | None
+    assumed_unit: str | None = None
     is_sorted: bool
     start_ns: int
     duration_ns: int
@@ -41,9 +43,10 @@ class Replay:
     def label(self) -> str:
         """What is replayed, for a person."""
         start_s, duration_s = self.start_ns / NS_PER_S, self.duration_ns / NS_PER_S
+        unit = "" if self.assumed_unit is None else f", times taken as {self.assumed_unit}"
         return (
             f"{self.path.name} from {start_s:.1f} s for {duration_s:.1f} s: {self.n_rows - self.n_failed} requests, "
-            f"{self.n_failed} failed rows left out{'' if self.is_sorted else ', sorted by time'}"
+            f"{self.n_failed} failed rows left out{'' if self.is_sorted else ', sorted by time'}{unit}"
         )
 
     def arrivals(self, rng: np.random.Generator, phase: float = 0.0) -> Iterator[tuple[int, TraceRow]]:
@@ -135,6 +138,7 @@ def _measured(
     return Replay(
         path=path,
         time_unit=time_unit,
+        assumed_unit=assumed_unit(path, time_unit),
         is_sorted=is_sorted,
         start_ns=start_ns,
         duration_ns=duration_ns,

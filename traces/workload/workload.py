@@ -39,6 +39,8 @@ class WorkloadSettings:
         n_requests: the stream ends with this many.
         phase_s, phase_factors: the rate is multiplied by each factor in turn for so long, again and again; with
             ``per_model`` model k of n is k/n of a cycle ahead. See ``traces/workload/phases.py``.
+        agents: requests arrive at the first model only; what a model answers is the prompt of the next one. See
+            ``traces/workload/agents.py``.
 
     Raises:
         ValueError: a choice is unknown, a number out of range, a setting without effect.
@@ -53,6 +55,7 @@ class WorkloadSettings:
     n_requests: int | None = None
     phase_s: tuple[float, ...] = ()
     phase_factors: tuple[float, ...] = ()
+    agents: bool = False
 
     def __post_init__(self) -> None:
         _ = self.phases
@@ -60,6 +63,10 @@ class WorkloadSettings:
         require_positive("duration_s", self.duration_s, "s")
         require_positive("n_requests", self.n_requests, "requests")
         _ = self.limits  # refuses what does not go together
+        if self.agents and (self.weights is not None or self.division != "weights"):
+            raise ValueError(
+                "agents=true sends all requests to the first model; leave weights and division as they are"
+            )
         if self.weights is None:
             return
         if self.division == "round_robin":
@@ -85,6 +92,8 @@ class WorkloadSettings:
         Raises:
             ValueError: the number of weights is not that of the models.
         """
+        if self.agents:
+            return [1.0, *[0.0] * (n_models - 1)]
         weights = [1.0] * n_models if self.weights is None else list(self.weights)
         if len(weights) != n_models:
             raise ValueError(f"weights={weights} are {len(weights)} for {n_models} models; give one for each")

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from executor.attention.sdpa import SdpaKernels
-from executor.attention.triton_paged import GROUPED_HEADS, SINGLE_HEADS, Tiling, TritonKernels
+from executor.attention.tiling import GROUPED_HEADS, SINGLE_HEADS, SPREAD, Tiling, tiling_for
+from executor.attention.triton_paged import TritonKernels
 from executor.models.prefill_buffers import PrefillBuffers
 from executor.models.rotary import Rotary
 from executor.models.step import Row, StepInput, compose
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SMALL_TILES = Tiling(tile_tokens=16, n_warps=1, n_stages=1)
 TILINGS = [
-    replace(tiling, n_programs=n_programs)
-    for tiling in (SINGLE_HEADS, GROUPED_HEADS, Tiling(tile_tokens=16, n_warps=1, n_stages=1))
-    for n_programs in (1, 32)
+    *(replace(tiling, n_programs=n) for tiling in (SINGLE_HEADS, GROUPED_HEADS, SMALL_TILES) for n in (1, 32)),
+    *(replace(SMALL_TILES, n_programs=n, spread=spread) for n in (1, 32) for spread in (2, 4)),
 ]
 SIZES = [(4, 4), (8, 2)]  # heads, KV heads
 HEAD_DIM, BLOCK_TOKENS, N_LAYERS, LAYER = 32, 16, 2, 1
@@ -134,3 +135,14 @@ def test_heads_of_a_size_that_tiles_do_not_take_are_refused() -> None:
 def test_contexts_are_split_until_there_are_programs_enough() -> None:
     # 528 programs at least: 64 x 40 suffice whole; 1 x 40 need 13.2 splits, so 16; 1 x 8 would need 66, 32 is the most.
     assert [SINGLE_HEADS.n_splits(*sizes) for sizes in [(64, 40), (1, 40), (1, 8)]] == [1, 16, 32]
+
+
+def test_uneven_contexts_are_what_the_tiling_of_middling_batches_is_for() -> None:
+    single, shared = ([tiling_for(40, n_kv_heads, batch) for batch in (4, 8, 64, 128)] for n_kv_heads in (40, 8))
+    assert single == [SINGLE_HEADS, SPREAD, SINGLE_HEADS, SINGLE_HEADS]
+    assert shared == [GROUPED_HEADS, SPREAD, SPREAD, GROUPED_HEADS]
+
+
+def test_with_a_spread_only_long_contexts_are_split_further() -> None:
+    tiling = Tiling(tile_tokens=64, n_warps=4, spread=4)
+    assert [tiling.n_splits(64, 40), tiling.n_splits_at_most(64, 40), tiling.n_splits_at_most(1, 8)] == [1, 4, 32]

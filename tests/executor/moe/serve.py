@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from executor.backend import ExecutorBackend
 from executor.clock import HostClock
+from executor.mixture.plan import plan_moe
+from executor.mixture.serving import MoeServing, open_moe_serving
 from executor.models.step import Row
-from executor.moe_plan import plan_moe
-from executor.moe_serving import MoeServing, open_moe_serving
 from executor.vmm.books import Live
 from executor.vmm.faulty import FaultyDriver
 from executor.vmm.memfd import MemfdDriver
@@ -30,7 +30,8 @@ from policies.setup import Serving
 from policies.types import GB, MIB, HardwareProfile, LinkProfile
 from policies.vamp import Vamp
 from tests.engine.recorder import Recorder
-from tests.executor.moe.stage import PAGES, World, shape_of
+from tests.executor.moe.stage import PAGES, SIZES, Size, World, shape_of
+from tests.executor.ranks.threads import open_ranks
 from tests.executor.vmm.worlds import open_cuda
 from traces.sessions.closed_loop import ClosedLoop
 from traces.sessions.sessions import Session
@@ -57,13 +58,16 @@ LENDS_FREELY = Vamp(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is served how, on which device; ``n_base_blocks``: KV blocks that the model has of its own at least."""
+    """What is served how, on which device; ``n_base_blocks``: KV blocks that the model has of its own at
+    least; ``size``: of the model, else the world's."""
 
     world: World = "memfd"
     policy: Policy | None = None
     vmm: str = "range"
     n_base_blocks: int = 14
     serving: Serving = SERVING
+    n_ranks: int = 1
+    size: Size | None = None
 
     @property
     def lends(self) -> Policy:
@@ -81,10 +85,10 @@ class Setting:
 
     def open(self) -> tuple[Ledger, Lane, ServedMoe]:
         """The books, with that many base blocks."""
-        hardware, shape = self.hardware, shape_of(self.world)
+        hardware, shape = self.hardware, shape_of(self.size or SIZES[self.world])
         page, activation = hardware.page_bytes, 64 * MIB if self.world == "cuda" else MIB
-        layout = shape.experts(1, page)
-        served = ServedMoe(shape=shape, n_ranks=1, share=0.9, activation_bytes=activation)
+        layout = shape.experts(self.n_ranks, page)
+        served = ServedMoe(shape=shape, n_ranks=self.n_ranks, share=0.9, activation_bytes=activation)
         ledger, lane = open_moe(
             served, hardware, self.serving, self.lends
         )  # with all the KV cache that there is room for
@@ -166,9 +170,14 @@ def open_stage(setting: Setting, record: Record | None = None) -> Generator[Stag
     driver, n_threads = FaultyDriver(inner), torch.get_num_threads()
     torch.set_num_threads(1)
     plan = plan_moe(served, ledger, lane, setting.hardware, setting.serving, vmm=setting.vmm, weights={}, seed=7)
+    others = [FaultyDriver(MemfdDriver(setting.hardware.hbm_bytes, PAGES["memfd"])) for _ in range(1, setting.n_ranks)]
     try:
         watch = record.watch if record else None
-        with open_moe_serving(driver, plan, HostClock(), watch=watch, poison=True) as staged:
+        with ExitStack() as held:
+            ranks = held.enter_context(open_ranks(plan, others)).leader if others else None
+            staged = held.enter_context(
+                open_moe_serving(driver, plan, HostClock(), watch=watch, ranks=ranks, poison=True)
+            )
             yield Stage(ledger, lane, staged)
         assert driver.live == Live()
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -15,16 +15,18 @@ from executor.clock import HostClock
 from executor.lane import Watch
 from executor.memory.expert_extents import ExpertExtents
 from executor.memory.ranges import LendMode
-from executor.models.spec import moe_spec_of
+from executor.mixture.plan import MoePlan
+from executor.mixture.serving import MoeServing, open_moe_serving
+from executor.models.spec import DecoderSpec, moe_spec_of
 from executor.models.step import Row
-from executor.moe_plan import MoePlan
-from executor.moe_serving import MoeServing, open_moe_serving
+from executor.ranks.shards import moe_of_rank
 from executor.vmm.books import Live
 from executor.vmm.faulty import FaultyDriver
 from executor.vmm.memfd import MemfdDriver
 from policies.memory.experts import ExpertKv, ExpertResidency, OffloadCap, move_boundaries
 from policies.moe import MoeShape
 from policies.types import GB, MIB, HardwareProfile, LinkProfile
+from tests.executor.ranks.threads import Together, open_ranks
 from tests.executor.vmm.worlds import open_cuda
 
 World = Literal["memfd", "cuda"]
@@ -47,12 +49,15 @@ class Size:
 
 
 SIZES: dict[World, Size] = {"memfd": Size(32, 48, 4, 2, 16, 4), "cuda": Size(1024, 512, 64, 32, 128, 2)}
-DTYPES = {4: torch.float32, 2: torch.bfloat16}
+DIVISIBLE = Size(32, 48, 4, 2, 16, 8)
+"""In float64; its halves, a KV head each, are as large as ``SIZES["memfd"]``."""
+
+DTYPES = {8: torch.float64, 4: torch.float32, 2: torch.bfloat16}
 
 
-def shape_of(world: World, n_layers: int = 5, n_experts: int = 16, n_active: int = 3) -> MoeShape:
+def shape_of(size: Size, n_layers: int = 5, n_experts: int = 16, n_active: int = 3) -> MoeShape:
     """Qwen3-MoE's layer at a small size."""
-    size, n_heads, n_kv_heads, vocab = SIZES[world], SIZES[world].n_heads, SIZES[world].n_kv_heads, 128
+    n_heads, n_kv_heads, vocab = size.n_heads, size.n_kv_heads, 128
     hidden, expert = size.hidden, 3 * size.hidden * size.ffn
     attention = 2 * (n_heads + n_kv_heads) * size.head_dim * hidden + 2 * size.head_dim
     layer = attention + 2 * hidden + n_experts * (hidden + expert)
@@ -71,7 +76,8 @@ def shape_of(world: World, n_layers: int = 5, n_experts: int = 16, n_active: int
 class Setting:
     """What is served on which device.
 
-    ``fraction``: of a layer's experts that may leave, ``n_base_blocks``: KV blocks without them.
+    ``fraction``: of a layer's experts that may leave, ``n_base_blocks``: KV blocks without them, ``size``: of the
+    model, else the world's.
     """
 
     world: World = "memfd"
@@ -80,19 +86,26 @@ class Setting:
     increment_groups: int = 3
     n_base_blocks: int = 12
     n_layers: int = 5
+    n_ranks: int = 1
+    size: Size | None = None
 
     @property
     def shape(self) -> MoeShape:
         """The model."""
-        return shape_of(self.world, self.n_layers)
+        return shape_of(self.size or SIZES[self.world], self.n_layers)
+
+    @property
+    def whole(self) -> DecoderSpec:
+        """The same in the executor's terms."""
+        return moe_spec_of(self.shape, DTYPES[self.shape.dtype_bytes])
 
     @property
     def extents(self) -> ExpertExtents:
-        """What it occupies."""
+        """What a rank's part of it occupies."""
         page, shape = PAGES[self.world], self.shape
-        spec = moe_spec_of(shape, DTYPES[shape.dtype_bytes])
+        spec = moe_of_rank(self.whole, self.n_ranks)
         block_bytes = spec.shape.block_bytes(BLOCK_TOKENS)
-        layout = shape.experts(1, page)
+        layout = shape.experts(self.n_ranks, page)
         cap = OffloadCap(fraction=self.fraction, multiple_shards=2, increment_groups=self.increment_groups)
         base_bytes = -(-self.n_base_blocks * block_bytes // page) * page
         kv = ExpertKv(base_bytes=base_bytes, block_bytes=block_bytes)
@@ -106,7 +119,7 @@ class Setting:
         hardware = HardwareProfile(name="stage", hbm_bytes=64 * GB, hbm_bytes_per_s=GB, page_bytes=page, link=link)
         return MoePlan(
             extents=self.extents, hardware=hardware, mode=self.mode, seed=7, max_rows=8, max_blocks=9,
-            max_prefill_tokens=128, torch_bytes=GB,
+            max_prefill_tokens=128, torch_bytes=GB, whole=self.whole, n_ranks=self.n_ranks,
         )  # fmt: skip
 
 
@@ -116,6 +129,7 @@ class Stage:
 
     driver: FaultyDriver
     staged: MoeServing
+    together: Together | None = None
 
     def run(self, rows: list[Row]) -> Tensor:
         """Run a step to its end: the residual stream behind the last layer."""
@@ -136,10 +150,17 @@ def open_stage(setting: Setting, watch: Watch | None = None) -> Generator[Stage]
     inner = open_cuda() if setting.world == "cuda" else MemfdDriver(64 * MIB, PAGES[setting.world])
     driver, n_threads = FaultyDriver(inner), torch.get_num_threads()
     torch.set_num_threads(1)
+    others = [FaultyDriver(MemfdDriver(64 * MIB, PAGES["memfd"])) for _ in range(1, setting.n_ranks)]
     try:
-        with open_moe_serving(driver, setting.plan, HostClock(), watch=watch, poison=True) as staged:
-            yield Stage(driver, staged)
-            driver.set_fault(None)
+        with ExitStack() as held:
+            together = held.enter_context(open_ranks(setting.plan, others)) if others else None
+            ranks = together.leader if together else None
+            staged = held.enter_context(
+                open_moe_serving(driver, setting.plan, HostClock(), watch=watch, ranks=ranks, poison=True)
+            )
+            yield Stage(driver, staged, together)
+            for each in (driver, *others):
+                each.set_fault(None)
         assert driver.live == Live()
     finally:
         torch.set_num_threads(n_threads)

@@ -41,9 +41,25 @@ def test_prefixes_are_found_again_and_experts_leave_and_come_back(finished: dict
         name: int(each.columns("requests", ["n_hit_tokens"])["n_hit_tokens"].sum()) for name, each in finished.items()
     }
     assert n_hits["vamp"] > n_hits["recompute"] > 0
-    decisions = finished["vamp"].columns("decisions", ["changed", "reason"])
-    reasons = set(decisions["reason"][decisions["changed"].astype(bool)].tolist())
+    reasons = reasons_of(finished["vamp"])
     assert {"offload", "restore"} <= reasons, reasons
+
+
+def reasons_of(tables: RunTables) -> set[str]:
+    """Why the boundary moved."""
+    decisions = tables.columns("decisions", ["changed", "reason"])
+    return set(decisions["reason"][decisions["changed"].astype(bool)].tolist())
+
+
+def test_two_ranks_lend_and_find_prefixes_too(tmp_path: Path) -> None:
+    done = run(tmp_path / "tiny", "mix=exec_vamp_tiny_x2", "compare=[vamp]")
+    assert done.returncode == 0, done.stderr
+    (name,) = read_json(tmp_path / "tiny" / "experiment.json")["runs"]
+    tables = read_run(tmp_path / "tiny" / name)
+    requests = tables.columns("requests", ["outcome", "n_hit_tokens"])
+    assert requests["outcome"].tolist() == ["finished"] * 40
+    assert requests["n_hit_tokens"].sum() > 0
+    assert "offload" in reasons_of(tables)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +71,9 @@ def test_prefixes_are_found_again_and_experts_leave_and_come_back(finished: dict
         ("compare=[lru_experts]", "the executor stages experts and fetches none on demand"),
         ("mix.experts.share=0.05", "tiny-moe: 5% of memfd_tiny"),
         ("+backend.weights.tiny-moe=nowhere", "nowhere has no config.json"),
+        ("backend.ranks=2", "backend.ranks=2: those of experts are mix.experts.ranks; set them there"),
+        ("backend.tier=peer", "backend.tier=peer: experts are staged from host memory"),
+        ("mix.experts.ranks.n_ranks=3", "model tiny-moe: n_heads=4 does not divide among 3 ranks"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, override: str, told: str) -> None:

@@ -35,9 +35,14 @@ from tests.executor.backend.stage import (
 )
 from traces.results.folder import read_json, read_run
 
-COMMAND = [
-    *(sys.executable, "-m", "executor", "run", "+experiment=exec_tiny", "backend.ranks=2", "compare=[mirage]"),
+RUN = [sys.executable, "-m", "executor", "run"]
+COMMAND = [*RUN, "+experiment=exec_tiny", "backend.ranks=2", "compare=[mirage]"]
+LONG = [*COMMAND, "workload.duration_s=60"]
+LONG_WITH_EXPERTS = [
+    *(*RUN, "+experiment=exec_vamp_tiny", "mix=exec_vamp_tiny_x2", "compare=[vamp]"),
+    "sessions.exec_tiny.n_sessions=10000",
 ]
+both = pytest.mark.parametrize("command", [LONG, LONG_WITH_EXPERTS], ids=["dense", "experts"])
 WITHIN_S = 60
 
 
@@ -80,9 +85,9 @@ def served_by_processes(setting: Setting) -> Record:
 
 
 @contextmanager
-def serving(folder: Path, *overrides: str) -> Generator[tuple[subprocess.Popen[str], int]]:
+def serving(folder: Path, command: list[str], *overrides: str) -> Generator[tuple[subprocess.Popen[str], int]]:
     """A run that goes on for long, and the process of its rank 1."""
-    command = [*COMMAND, f"output.folder={folder}", "workload.duration_s=60", *overrides]
+    command = [*command, f"output.folder={folder}", *overrides]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline_s = time.monotonic() + WITHIN_S
@@ -130,8 +135,9 @@ def ended(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
     return told, header["reason"]
 
 
-def test_a_rank_that_dies_ends_the_run_at_once_and_marks_it_incomplete(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, follower):
+@both
+def test_a_rank_that_dies_ends_the_run_at_once_and_marks_it_incomplete(tmp_path: Path, command: list[str]) -> None:
+    with serving(tmp_path, command) as (process, follower):
         os.kill(follower, signal.SIGKILL)
         began_s = time.monotonic()
         told, _ = ended(process, tmp_path)
@@ -141,18 +147,22 @@ def test_a_rank_that_dies_ends_the_run_at_once_and_marks_it_incomplete(tmp_path:
     assert told.count("\n") == 1
 
 
-def test_a_rank_that_is_stuck_ends_the_run_in_the_time_that_is_set(tmp_path: Path) -> None:
-    with serving(tmp_path, "backend.rank_timeout_s=4") as (process, follower):
+@both
+def test_a_rank_that_is_stuck_ends_the_run_in_the_time_that_is_set(tmp_path: Path, command: list[str]) -> None:
+    with serving(tmp_path, command, "backend.rank_timeout_s=4") as (process, follower):
         os.kill(follower, signal.SIGSTOP)
+        began_s = time.monotonic()
         told, _ = ended(process, tmp_path)
+        assert 2 < time.monotonic() - began_s < 30
         assert is_gone(follower)
     assert process.returncode == 2
     assert "the run cannot go on" in told
     assert told.count("\n") == 1
 
 
-def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, follower):
+@both
+def test_ctrl_c_ends_all_ranks(tmp_path: Path, command: list[str]) -> None:
+    with serving(tmp_path, command) as (process, follower):
         os.kill(process.pid, signal.SIGINT)
         _, reason = ended(process, tmp_path)
         assert is_gone(follower)
@@ -160,8 +170,9 @@ def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
     assert reason == "KeyboardInterrupt"
 
 
-def test_without_rank_0_no_other_goes_on(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, follower):
+@both
+def test_without_rank_0_no_other_goes_on(tmp_path: Path, command: list[str]) -> None:
+    with serving(tmp_path, command) as (process, follower):
         process.kill()
         deadline_s = time.monotonic() + 30
         while not is_gone(follower):

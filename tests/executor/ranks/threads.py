@@ -13,6 +13,8 @@ from threading import Thread
 
 from executor.clock import HostClock
 from executor.memory.homes import Homes
+from executor.mixture.plan import MoePlan
+from executor.mixture.serving import MoeServing, open_moe_serving
 from executor.plan import Plan
 from executor.ranks.commands import AwaitLoads, Ready
 from executor.ranks.follow import follow
@@ -33,21 +35,33 @@ class Other:
     rank: int
     driver: FaultyDriver
     end: Connection
-    staged: Serving | None = None
+    staged: Serving | MoeServing | None = None
     failure: BaseException | None = None
 
     @property
     def homes(self) -> list[Homes]:
         """What its homes serve as."""
-        assert self.staged is not None
+        assert isinstance(self.staged, Serving)
         return [self.staged.memory.homes(model) for model in range(len(self.staged.memory.models))]
 
-    def be(self, plan: Plan, store: Path) -> None:
+    @property
+    def n_increments(self) -> int:
+        """How far its experts are lent."""
+        assert isinstance(self.staged, MoeServing)
+        return self.staged.memory.experts.n_increments
+
+    def open(self, plan: Plan | MoePlan, ranks: Follower) -> Serving | MoeServing:
+        """Open its device."""
+        if isinstance(plan, MoePlan):
+            return open_moe_serving(self.driver, plan, HostClock(), ranks=ranks, poison=True)
+        return open_serving(self.driver, plan, HostClock(), ranks=ranks, poison=True)
+
+    def be(self, plan: Plan | MoePlan, store: Path) -> None:
         """Follow until told to stop."""
         try:
             group = TorchGroup(store, self.rank, plan.n_ranks, "cpu", WITHIN_S)
             ranks = Follower(self.rank, plan.n_ranks, Following(self.end), group)
-            with open_serving(self.driver, plan, HostClock(), ranks=ranks, poison=True) as self.staged:
+            with self.open(plan, ranks) as self.staged:
                 follow(self.staged, ranks)
         except BaseException as failure:
             self.failure = failure
@@ -69,7 +83,7 @@ class Together:
 
 
 @contextmanager
-def open_ranks(plan: Plan, drivers: Sequence[FaultyDriver]) -> Generator[Together]:
+def open_ranks(plan: Plan | MoePlan, drivers: Sequence[FaultyDriver]) -> Generator[Together]:
     """Start the other ranks, each with its driver; at the end nothing may be left with one."""
     pipes = [multiprocessing.Pipe() for _ in drivers]
     others = [Other(rank, driver, end) for rank, (driver, (_, end)) in enumerate(zip(drivers, pipes, strict=True), 1)]

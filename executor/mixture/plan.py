@@ -11,7 +11,8 @@ from executor.memory.ranges import LendMode
 from executor.models.checkpoint import Checkpoint, open_checkpoint
 from executor.models.config import read_spec
 from executor.models.spec import DecoderSpec, moe_spec_of
-from executor.plan import DTYPES, LEND_MODES, max_blocks, max_rows, refuse_ahead
+from executor.plan import DTYPES, LEND_MODES, RANK_TIMEOUT_S, max_blocks, max_rows, refuse_ahead
+from executor.ranks.shards import moe_of_rank
 from policies.lane import Lane
 from policies.memory.experts import ExpertKv, ExpertResidency, OffloadCap
 from policies.memory.ledger import Ledger
@@ -29,14 +30,18 @@ class MoePlan:
     """What a run needs of a device.
 
     Attributes:
+        extents: of one rank.
+        whole: the model of which ``spec`` is one rank's part; the same where there is one rank.
         max_rows: most sequences of a step.
         max_blocks: KV blocks of the longest sequence.
         max_prefill_tokens: new tokens of a step, at most.
         torch_bytes: what torch's own allocator may use: weights but for experts, and activations.
         checkpoint: where the weights are, ``None`` for random ones.
+        n_ranks, rank_timeout_s: as of ``Plan``.
     """
 
     extents: ExpertExtents
+    whole: DecoderSpec
     hardware: HardwareProfile
     mode: LendMode
     seed: int
@@ -45,15 +50,17 @@ class MoePlan:
     max_prefill_tokens: int
     torch_bytes: int
     checkpoint: Checkpoint | None = None
+    n_ranks: int = 1
+    rank_timeout_s: float = RANK_TIMEOUT_S
 
     @property
     def spec(self) -> DecoderSpec:
-        """The model."""
+        """The model, or one rank's part of it."""
         return self.extents.spec
 
     @property
     def host_bytes(self) -> int:
-        """Pinned host memory."""
+        """Pinned host memory of one rank."""
         return self.extents.host_bytes
 
     @property
@@ -72,44 +79,51 @@ def plan_moe(
     vmm: str,
     weights: Mapping[str, str],
     seed: int,
+    rank_timeout_s: float = RANK_TIMEOUT_S,
 ) -> MoePlan:
     """Work out what a run needs.
 
     Args:
-        ledger, lane: as ``open_moe`` made them for the policy.
+        ledger, lane: of one rank, as ``open_moe`` made them for the policy.
         vmm: how groups change hands, a key of ``LEND_MODES``.
         weights: folders of safetensors by model name; without one the model gets random weights.
+        rank_timeout_s: see ``Plan``.
 
     Raises:
         ValueError: the executor cannot serve this.
     """
-    name, (part,), (experts,) = served.shape.name, ledger.partitions, ledger.experts
+    name, n_ranks, (part,), (experts,) = served.shape.name, served.n_ranks, ledger.partitions, ledger.experts
     if vmm not in LEND_MODES:
         raise ValueError(
             f"backend.vmm={vmm}: the executor maps a whole group of experts at once; choose alias or range"
         )
-    if served.n_ranks != 1:
-        raise ValueError(f"model {name}: the executor serves one rank, not {served.n_ranks}; run with python -m sim")
     refuse_ahead(serving)
     if unknown := set(weights) - {name}:
         raise ValueError(f"backend.weights names {', '.join(sorted(unknown))}; the model is {name}")
-    start = experts or ExpertResidency(served.shape.experts(1, hardware.page_bytes), OffloadCap(fraction=0.0))
+    start = experts or ExpertResidency(served.shape.experts(n_ranks, hardware.page_bytes), OffloadCap(fraction=0.0))
     if start.n_increments:
         raise ValueError(
             f"model {name}: the executor stages experts and fetches none on demand; run with python -m sim"
         )
     folder = Path(weights[name]) if name in weights else None
     base = ExpertKv(base_bytes=part.kv_pages * hardware.page_bytes, block_bytes=lane.block_bytes)
+    whole = _spec(served.shape, folder)
+    spec = moe_of_rank(whole, n_ranks)
     plan = MoePlan(
-        extents=ExpertExtents(spec=_spec(served.shape, folder), start=start, kv=lane.expert_kv or base),
+        extents=ExpertExtents(spec=spec, start=start, kv=lane.expert_kv or base),
+        whole=whole,
         hardware=hardware,
         mode=LEND_MODES[vmm],
         seed=seed,
         max_rows=max_rows(serving),
-        max_blocks=max_blocks(serving.max_model_len or served.shape.max_context_tokens, served.shape.block_tokens(1)),
+        max_blocks=max_blocks(
+            serving.max_model_len or served.shape.max_context_tokens, served.shape.block_tokens(n_ranks)
+        ),
         max_prefill_tokens=serving.max_num_batched_tokens or V1_BATCHED_TOKENS,
         torch_bytes=(part.other_pages + part.activation_pages) * hardware.page_bytes,
         checkpoint=open_checkpoint(folder) if folder else None,
+        n_ranks=n_ranks,
+        rank_timeout_s=rank_timeout_s,
     )
     if plan.spec.shape.total_bytes > plan.torch_bytes:
         raise ValueError(
@@ -121,7 +135,7 @@ def plan_moe(
 
 def _spec(shape: MoeShape, folder: Path | None) -> DecoderSpec:
     if shape.dtype_bytes not in DTYPES:
-        raise ValueError(f"model {shape.name}: dtype_bytes={shape.dtype_bytes}; the executor computes with 2 or 4")
+        raise ValueError(f"model {shape.name}: dtype_bytes={shape.dtype_bytes}; the executor computes with 2, 4 or 8")
     wanted = moe_spec_of(shape, DTYPES[shape.dtype_bytes])
     if folder is None:
         return wanted
