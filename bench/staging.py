@@ -265,7 +265,7 @@ class Bench:
         return times
 
     def _split(self, rows: list[Row], *, waits: bool) -> list[tuple[float, float]]:
-        """Time of each layer's two pieces, from the marks around them; with a wait for what is there, if it ``waits``."""
+        """Time of each layer's two pieces, from the marks around them; it waits for what is there, if it ``waits``."""
         streams, staging = self.serving.streams, self.serving.staging
         marks: list[object] = []
         reached = streams.mark()
