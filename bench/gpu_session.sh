@@ -3,12 +3,12 @@
 #
 #   bench/gpu_session.sh FOLDER PART... [-- KEY=VALUE...]
 #
-# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), attention (bench.attention of two
-# models), profile (the
-# models of exec_*, to be unpacked in conf/), pipeline_host; with two GPUs pipeline_peer and ranks (exec_single divided,
-# 20 s); exec_NAME (an experiment); last, if wanted, pack (FOLDER as FOLDER.tgz). On an H200, some minutes each: test 2,
-# attention 3, profile 4, exec_single 4, exec_c1 5, exec_c2 5, exec_unseen 3. With two GPUs one call each, into one
-# folder, behind CUDA_VISIBLE_DEVICES=0 and 1; profile measures the link to the host, so nothing else should copy then.
+# Parts: info, test (pytest -m gpu), smoke (exec_single with 5 s of arrivals), attention (bench.attention, two models),
+# profile (the models of exec_*, to be unpacked in conf/), pipeline_host; with two GPUs pipeline_peer and ranks
+# (exec_single divided, 20 s); exec_NAME (an experiment); interrupt (exec_c1 stopped while it serves: how long does it
+# take to end?); last, if wanted, pack (FOLDER as FOLDER.tgz). Minutes on an H200, about: test 2, attention 3, profile 4,
+# exec_single 4, exec_c1 5, exec_c2 5, exec_unseen 3, interrupt 3. With two GPUs one call each, into one folder, behind
+# CUDA_VISIBLE_DEVICES=0 and 1; profile measures the link to the host, so nothing else should copy meanwhile.
 # Overrides behind -- go to every experiment: -- workload.duration_s=60. TILINGS="64:4:2:528:4 ..." are what attention
 # tries besides. Wheels in .whl are installed first, for machines without a network. A part that fails does not stop the
 # others; the exit status tells.
@@ -43,6 +43,21 @@ experiment() { # NAME OVERRIDE...
     return $status
 }
 
+interrupted() { # SIGTERM, as a shell has background jobs ignore SIGINT; whoever is there a minute later tells where
+    python3 -X faulthandler -m executor run +experiment=exec_c1 'compare=[mirage]' "output.folder=$work/interrupt" &
+    local process=$! began watcher
+    until compgen -G "$work/interrupt/*/run.json" >/dev/null || ! kill -0 $process; do sleep 1; done
+    sleep 100 # loaded by then, and serving
+    began=$SECONDS
+    kill -TERM $process
+    (sleep 60 && kill -ABRT $process) >/dev/null 2>&1 &
+    watcher=$!
+    wait $process
+    echo "ended with $? after $((SECONDS - began)) s"
+    kill $watcher
+    grep -h '"state"\|"reason"' "$work"/interrupt/*/run.json
+}
+
 part() {
     case $1 in
     info) nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv && python3 -c 'import torch; print(torch.__version__)' ;;
@@ -53,8 +68,9 @@ part() {
     pipeline_*) python3 -m bench.pipeline_gpu --tier "${1#pipeline_}" --out "$out/$1.json" ;;
     ranks) experiment exec_single backend.ranks=2 hardware.hbm_bytes=60000000000 workload.duration_s=20 output.figures=false ;;
     exec_*) experiment "$1" "${overrides[@]}" ;;
+    interrupt) interrupted ;;
     pack) tar -C "$(dirname "$out")" --exclude=pack.log -czf "$out.tgz" "$(basename "$out")" ;;
-    *) echo "no part $1; there are info, test, smoke, attention, profile, pipeline_host, pipeline_peer, ranks, exec_NAME, pack" >&2 && return 2 ;;
+    *) echo "no part $1; there are info, test, smoke, attention, profile, pipeline_host, pipeline_peer, ranks, exec_NAME, interrupt, pack" >&2 && return 2 ;;
     esac
 }
 

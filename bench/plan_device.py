@@ -1,11 +1,11 @@
 """Up to which rate a promise was kept on a device, beside what the simulator says of the same requests.
 
-    python -m executor run +experiment=exec_c1 '+grid.arrivals.rate=[1.5,2.0,2.5,3.0,3.5]' compare=[recompute]
+    python -m executor run +experiment=exec_c1 'rates=[2.5,3]' workload.duration_s=45 'compare=[recompute]'
     python -m bench.plan_device outputs/exec_c1/*/*            runs of one experiment, each at a rate of its own
 
-For each system: the share of the requests that had what was promised, measured and simulated (with the arrivals,
-lengths and settings that the run recorded), and the rates at which these shares cross what is promised. Exit code 1 if
-two of them are more than 15 % apart.
+Runs need not be given in order. For each system: the share of the requests that had what was promised, measured and
+simulated (with the arrivals, lengths and settings that the run recorded), and the rates at which these shares cross
+what is promised. Exit code 1 if two of them are more than 15 % apart, or the rates that were run do not bracket it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,19 @@ def crossing(shares: Sequence[tuple[float, float]], promised: float) -> float | 
     return None
 
 
+def at_its_rate(folder: Path) -> tuple[float, RunTables]:
+    """Open a run, with its requests/s.
+
+    Raises:
+        SystemExit: it is not complete, or has no rate.
+    """
+    run = read_run(folder)
+    rate = run.info.rate_per_s
+    if run.state != "complete" or rate is None:
+        raise SystemExit(f"{folder} is {run.state} at {rate} requests/s; name complete runs at a rate")
+    return rate, run
+
+
 def main(arguments: Sequence[str]) -> int:
     """Carry out the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.plan_device", description=(__doc__ or "").partition("\n")[0])
@@ -65,11 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     slo = Slo(ttft_s=given.slo_ttft, tbt_s=given.slo_tbt)
     found: dict[str, list[tuple[float, float, float]]] = {}
     print(f"{'system':<12} {'requests/s':>10} {'measured':>9} {'simulated':>10}   {slo.label}")
-    for folder in given.runs:
-        real = read_run(folder)
-        rate = real.info.rate_per_s
-        if real.state != "complete" or rate is None:
-            raise SystemExit(f"{folder} is {real.state} at {rate} requests/s; name complete runs at a rate")
+    for rate, real in sorted(map(at_its_rate, given.runs), key=lambda pair: pair[0]):
         row = rate, kept_share(real, slo), simulated_share(real, given.compute, slo)
         found.setdefault(real.info.system, []).append(row)
         print(f"{real.info.system:<12} {rate:>10.3g} {row[1]:>9.3f} {row[2]:>10.3f}", flush=True)
@@ -78,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
         measured, told = (crossing([(row[0], row[side]) for row in rows], slo.share) for side in (1, 2))
         if measured is None or told is None:
             print(f"{system}: the promise is kept, or broken, at all of these rates; run others")
+            is_off = True
             continue
         is_off |= abs(told / measured - 1) > WITHIN
         error = told / measured - 1

@@ -101,7 +101,8 @@ def _keeps(sweep: Sweep, rate_per_s: float) -> bool:
 
 def rows(name: str, arguments: Sequence[str], how: Parallel) -> Iterator[Row]:
     """Plan a mix, then sweep each of its systems."""
-    asked = question([*arguments, *SYSTEMS, "--seeds", "3"])
+    jobs = [] if how.jobs is None else ["--jobs", str(how.jobs)]
+    asked = question([*arguments, *SYSTEMS, "--seeds", "3", *jobs])
     answer = Planner(asked).answer()
     made = configuration(asked)
     for rates in answer.rates:

@@ -2,10 +2,10 @@
 
     python -m bench.sensitivity --out docs/claims
 
-Scores the end-to-end claims that are farthest from the paper, and those in the wrong direction, under every assumption,
-baseline and system alike.
-The experiments are those of ``python -m sim claims``, of C1 and Pie at two loads and 40 s, so that all of it takes
-minutes. Writes ``sensitivity.csv`` and a figure; runs that are there are not done again.
+Scores the end-to-end claims and the ablations under every assumption, baseline and system alike, and tells whether the
+paper's value lies between the least and the most. The experiments are those of ``python -m sim claims`` with one draw
+and two loads. Writes ``sensitivity.csv``, ``sensitivity_ranges.csv`` and a figure of the claims that are farthest
+from the paper; runs that are there are not done again.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from conf.paper.collect import collect
 from conf.paper.score import Scored, score
 from conf.parallel import Parallel, side_by_side
 
-EXPERIMENTS = ("mirage/fig8_c1", "mirage/fig9", "mirage/fig10", "mirage/fig14")
+E2E = ("mirage/fig8_c1", "mirage/fig8_c2", "mirage/fig9", "mirage/fig10", "mirage/fig14")
+ABLATIONS = ("mirage/fig11", "mirage/fig15", "mirage/fig16", "mirage/fig17")
 
+TWO = "loads=[0.9,1.3]"
 SHORTER: Mapping[str, tuple[str, ...]] = {
-    "mirage/fig8_c1": ("loads=[0.6,0.9]",),
-    "mirage/fig9": ("workload.duration_s=100",),  # at a request a second the first burst may come late
-    "mirage/fig10": ("workload.duration_s=100",),
-    "mirage/fig14": ("loads=[0.6,0.9]", "compare=[recompute,pie,mirage]"),
+    "mirage/fig8_c1": (TWO,),
+    "mirage/fig8_c2": (TWO,),
+    "mirage/fig9": (TWO,),
+    "mirage/fig14": (TWO, "compare=[recompute,pie,mirage]"),
 }
-FOR_ALL = ("workload.duration_s=40", "parallel.jobs=1", "output.figures=false")
+FOR_ALL = ("grid={}", "parallel.jobs=1", "output.figures=false")
 
 N_FARTHEST = 10
-
-TBT = ("M011", "M018", "M021")
-"""Claims for which other definitions of TBT are told as assumptions of their own."""
+"""Claims that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,20 @@ class Assumption:
     Attributes:
         overrides: for every experiment.
         of: more of them for some.
+        experiments: whose claims it may move.
     """
 
     kind: str
     text: str
     overrides: tuple[str, ...] = ()
     of: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    experiments: tuple[str, ...] = E2E
 
 
 def _activations(n_bytes: int) -> tuple[tuple[str, tuple[str, ...]], ...]:
     models = {
         "mirage/fig8_c1": ("opt_13b", "llama_2_13b", "llama_3_8b"),
+        "mirage/fig8_c2": ("opt_30b", "opt_6_7b"),
         "mirage/fig9": ("opt_30b", "opt_6_7b"),
         "mirage/fig10": ("opt_30b", "opt_6_7b"),
         "mirage/fig14": ("opt_13b",),
@@ -69,66 +72,93 @@ def _activations(n_bytes: int) -> tuple[tuple[str, tuple[str, ...]], ...]:
 FREE = 10**18
 
 
-def _loads(least: float, most: float) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple((name, (f"loads=[{least},{most}]",)) for name in ("mirage/fig8_c1", "mirage/fig14"))
+EVERY = E2E + ABLATIONS
+
+
+def _loads(*loads: float) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    shares = f"loads=[{','.join(map(str, loads))}]"
+    return tuple((name, (shares,)) for name in ("mirage/fig8_c1", "mirage/fig8_c2", "mirage/fig9", "mirage/fig14"))
 
 
 ASSUMPTIONS = (
-    Assumption("as it is", "the common assumptions"),
-    Assumption("rate", "0.3 and 0.45 of what the baseline serves", of=_loads(0.3, 0.45)),
-    Assumption("rate", "1.2 and 1.8 of what the baseline serves", of=_loads(1.2, 1.8)),
+    Assumption("as it is", "the common assumptions", experiments=EVERY),
+    Assumption("rate", "0.3, 0.45 and 0.6 of what the baseline serves", of=_loads(0.3, 0.45, 0.6)),
+    Assumption("rate", "1.5 and 1.8 of what the baseline serves", of=_loads(1.5, 1.8)),
     Assumption("quantum", "20 ms", ("tenancy.quantum_s=0.02",)),
     Assumption("quantum", "1 s", ("tenancy.quantum_s=1",)),
-    Assumption("memory base", "98e9 bytes", ("hardware.hbm_bytes=98_000_000_000",)),
-    Assumption("memory base", "108e9 bytes", ("hardware.hbm_bytes=108_000_000_000",)),
+    Assumption("memory base", "96e9 bytes, the nominal size", ("hardware.hbm_bytes=96_000_000_000",)),
+    Assumption(
+        "memory base",
+        "94.5 GiB, what PyTorch sees of a GH200",  # vllm-project/vllm issue 9630
+        ("hardware.hbm_bytes=101_468_602_368",),
+    ),
     Assumption("host time", "none", ("hardware.roofline.host_scale=0",)),
     Assumption("host time", "twice", ("hardware.roofline.host_scale=2",)),
     Assumption("activation reserve", "none", of=_activations(1)),
     Assumption("activation reserve", "1 GB a model", of=_activations(1_000_000_000)),
-    Assumption(
-        "division of arrivals",
-        "a process of its own for each model, 150 s",  # each of them is idle for most of the time
-        ("workload.division=per_model", "workload.duration_s=150"),
-    ),
+    Assumption("division of arrivals", "a process of its own for each model", ("workload.division=per_model",)),
     Assumption(
         "output length",
         "512 declared, longer ones are cut",
         ("workload.declared=fixed", "workload.declared_tokens=512"),
     ),
     Assumption("arrivals", "Poisson", ("arrivals=poisson",)),
+    Assumption("arrivals", "another draw", ("seed=1",), experiments=EVERY),
     Assumption(
         "link", "copies are free", (f"hardware.link.h2d_bytes_per_s={FREE}", f"hardware.link.joint_bytes_per_s={FREE}")
     ),
+    Assumption(
+        "link", "377 GB/s, as measured elsewhere", ("hardware.link.h2d_bytes_per_s=377_000_000_000",), experiments=EVERY
+    ),
     Assumption("sequences at once", "1024 instead of 256", ("serving.max_num_seqs=1024",)),
     Assumption("bound of active lending", "no stall (ours)", ("policy.mirage.active_bound=no_stall",)),
+    Assumption(
+        "Pie",
+        "ideal: copies cost their bytes alone",
+        of=(("mirage/fig14", ("policy.pie.copy_ns=0",)),),
+        experiments=("mirage/fig14",),
+    ),
 )
 
 
 def scored_under(assumption: Assumption, root: Path) -> list[Scored]:
     """Score the claims under one assumption."""
     more = dict(assumption.of)
-    folder = root / f"{assumption.kind} {assumption.text}".replace(" ", "_")
+    folder = root / f"{assumption.kind} {assumption.text}".replace(" ", "_").replace(",", "").replace(":", "")
     told = {
         name: collect(name, folder, [*FOR_ALL, *SHORTER.get(name, ()), *assumption.overrides, *more.get(name, ())])
-        for name in EXPERIMENTS
+        for name in assumption.experiments
     }
-    entries = [entry for entry in read_catalog("mirage") if set(entry.experiments) & set(EXPERIMENTS)]
-    return score([entry for entry in entries if entry.check == "e2e"], told)
+    entries = [entry for entry in read_catalog("mirage") if set(entry.experiments) & set(told)]
+    return score([entry for entry in entries if entry.check in ("e2e", "ablation") and entry.values], told)
 
 
 def rows(found: Sequence[tuple[Assumption, list[Scored]]]) -> Iterator[tuple[str, ...]]:
-    """A row for each of the farthest claims and each assumption; TBT by its other definitions below."""
+    """A row for each claim and each assumption that may move it, the farthest first; other definitions of TBT below."""
     errors = {each.entry.id: each.error or 0.0 for each in found[0][1]}
-    wrong = [each.entry.id for each in found[0][1] if not each.is_right]
-    farthest = dict.fromkeys([*sorted(errors, key=lambda name: -errors[name])[:N_FARTHEST], *wrong])
-    for name in farthest:
+    for name in sorted(errors, key=lambda name: -errors[name]):
         for assumption, scored in found:
-            (each,) = [one for one in scored if one.entry.id == name]
-            assert each.ours is not None
-            yield _row(each, assumption.kind, assumption.text, each.ours.values[0], each.error)
-            if assumption.kind == "as it is" and name in TBT:
-                for metric, value in (each.ours.beside or {}).items():
-                    yield _row(each, "TBT definition", metric, value, None)
+            for each in scored:
+                if each.entry.id == name and each.ours is not None:
+                    yield _row(each, assumption.kind, assumption.text, each.ours.values[0], each.error)
+                    for metric, value in _beside(each):
+                        yield _row(each, "TBT definition", f"{metric}; {assumption.text}", value, None)
+
+
+def _beside(each: Scored) -> Iterator[tuple[str, float]]:
+    """The claim by the other definitions of TBT, if it is one."""
+    assert each.ours is not None
+    if each.entry.ours is not None and each.entry.ours.change[:1] == ("max_gap_p99",) and each.entry.check == "e2e":
+        yield from (each.ours.beside or {}).items()
+
+
+def ranges(table: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """For each claim the least and the most of ours, and whether the paper's value lies between them."""
+    for claim in dict.fromkeys(row[0] for row in table):
+        own = [row for row in table if row[0] == claim]
+        paper, values = float(own[0][2]), [float(row[5]) for row in own]
+        inside = min(values) <= paper <= max(values)
+        yield (*own[0][:3], own[0][5], f"{min(values):+.1f}", f"{max(values):+.1f}", "yes" if inside else "no")
 
 
 def _row(each: Scored, kind: str, text: str, ours: float, error: float | None) -> tuple[str, ...]:
@@ -149,23 +179,31 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for sensitivity.csv and sensitivity.png")
     parser.add_argument("--root", type=Path, default=Path("outputs/sensitivity"), help="folder for runs")
+    parser.add_argument("--jobs", type=int, help="assumptions at a time; as many as there are cores if it is left out")
     given = parser.parse_args(arguments)
-    under = side_by_side(partial(scored_under, root=given.root), ASSUMPTIONS, Parallel())
+    under = side_by_side(partial(scored_under, root=given.root), ASSUMPTIONS, Parallel(jobs=given.jobs))
     table = list(rows(list(zip(ASSUMPTIONS, under, strict=True))))
     given.out.mkdir(parents=True, exist_ok=True)
-    with (given.out / "sensitivity.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(
-            [("claim", "text", "paper_percent", "assumption", "changed_to", "ours_percent", "error"), *table]
-        )
-    draw(table, given.out / "sensitivity.png")
+    header = ("claim", "text", "paper_percent", "assumption", "changed_to", "ours_percent", "error")
+    _write(given.out / "sensitivity.csv", [header, *table])
+    spans = list(ranges(table))
+    header = ("claim", "text", "paper_percent", "as_it_is_percent", "least_percent", "most_percent", "paper_inside")
+    _write(given.out / "sensitivity_ranges.csv", [header, *spans])
+    print(f"the paper's value lies within the range of {sum(row[-1] == 'yes' for row in spans)} of {len(spans)} claims")
+    draw([row for row in table if row[3] != "TBT definition"], given.out / "sensitivity.png")
     return 0
+
+
+def _write(path: Path, lines: Sequence[tuple[str, ...]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(lines)
 
 
 def draw(table: Sequence[tuple[str, ...]], path: Path) -> None:
     """Draw a panel a claim: ours under every assumption, the paper's value as a line."""
     from traces.plots.style import BLUE, VERMILION, panels
 
-    claims = list(dict.fromkeys(row[0] for row in table))
+    claims = list(dict.fromkeys(row[0] for row in table))[:N_FARTHEST]
     n_columns = 2
     n_rows = -(-len(claims) // n_columns)
     with panels(n_rows, n_columns, path, "Claims under changed assumptions", panel_inches=(6.0, 3.4)) as (_, axes):

@@ -27,9 +27,9 @@ import yaml
 from bench.experts import MODELS
 from bench.machine import gpu, machine, write
 from executor.clock import HostClock
+from executor.mixture.plan import plan_moe
+from executor.mixture.serving import open_moe_serving
 from executor.models.step import Row
-from executor.moe_plan import plan_moe
-from executor.moe_serving import open_moe_serving
 from executor.vmm.cuda import CudaDriver
 from policies.memory.experts import move_boundaries
 from policies.moe import MoeShape
@@ -265,7 +265,7 @@ class Bench:
         return times
 
     def _split(self, rows: list[Row], *, waits: bool) -> list[tuple[float, float]]:
-        """Time of each layer's two pieces, from the marks around them; with a wait for what is there, if it ``waits``."""
+        """Time of each layer's two pieces, from the marks around them; what is there is waited for if it ``waits``."""
         streams, staging = self.serving.streams, self.serving.staging
         marks: list[object] = []
         reached = streams.mark()

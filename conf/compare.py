@@ -18,6 +18,8 @@ from conf.paper.cells import read_tables
 from conf.paper.score import Told
 from conf.parallel import side_by_side
 from conf.run import run_info, workload_name
+from conf.sharing import slices
+from policies.serving.tenancy import Mig
 from traces.claims import Result
 from traces.results.folder import is_complete, write_json
 from traces.results.metrics import summary_of
@@ -107,7 +109,10 @@ def describe(experiment: Experiment) -> str:
     workloads = dict.fromkeys(f"  {each.lengths}: {each.workload.description}" for each in experiment.runs)
     systems = ", ".join(dict.fromkeys(each.system for each in experiment.runs))
     varied = [f"  {key}: {', '.join(map(str, values))}" for key, values in axes(first.settings.grid).items()]
-    return "\n".join([f"{experiment.name}: {systems} on {first.hardware.name} with {models}", *workloads, *varied])
+    head = [f"{experiment.name}: {systems} on {first.hardware.name} with {models}"]
+    if isinstance(first.tenancy, Mig) and (note := slices(first.models, first.hardware.name)) is not None:
+        head.append(f"  {note}")
+    return "\n".join([*head, *workloads, *varied])
 
 
 def draw(places: Sequence[Place], folder: Path) -> Iterator[Path]:

@@ -252,9 +252,7 @@ class BackendSettings:
             ValueError: ranks, or a peer, are set here.
         """
         if self.ranks > 1:
-            raise ValueError(
-                f"backend.ranks={self.ranks}: those of experts are mix.experts.ranks; set them there"
-            )
+            raise ValueError(f"backend.ranks={self.ranks}: those of experts are mix.experts.ranks; set them there")
         if self.tier == "peer":
             raise ValueError("backend.tier=peer: experts are staged from host memory; set backend.tier=host")
 

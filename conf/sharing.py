@@ -10,10 +10,10 @@ from policies.serving.tenancy import Mig, Mps, Sharing, TemporalSharing
 from policies.setup import ServedModel
 from policies.types import GIB
 
-MIG_GIB = {1: 12, 2: 24, 3: 48, 4: 48, 7: 96}
-"""MIG profiles of a GH200 of 96 GB: GB that come with so many of its seven slices of SMs.
+GH200_SLICES_GIB = (12, 24, 48, 96)
+"""Memory of MIG slices of a GH200 of 96 GB.
 
-Source: profiles 1g.12gb to 7g.96gb of NVIDIA's mig-parted.
+Source: profiles 1g.12gb, 2g.24gb, 3g.48gb, 4g.48gb and 7g.96gb in the configuration of NVIDIA's MIG manager.
 """
 
 
@@ -57,16 +57,19 @@ def _only_in_turns(settings: Settings, policy: Policy) -> Iterator[str]:
         yield "a policy that keeps KV cache in host memory is simulated alone on the GPU only; leave it out of compare"
 
 
-def slices(models: Sequence[ServedModel]) -> str:
-    """Say whether a GH200 of 96 GB could be divided into MIG slices that hold these models."""
-    needs_gib = [_least_gib((model.shape.total_bytes + model.activation_bytes) / GIB) for model in models]
-    names = ", ".join(f"{model.shape.name} {gib} GB" for model, gib in zip(models, needs_gib, strict=True))
-    whole = max(MIG_GIB.values())
-    if sum(needs_gib) <= whole:
-        return f"MIG: the smallest slices would be {names}; shares are taken as they are"
-    return f"MIG: the smallest slices would be {names}, more than {whole} GB: shares no GH200 can be divided into"
+def slices(models: Sequence[ServedModel], hardware: str) -> str | None:
+    """Say whether a GH200 of 96 GB could be divided into MIG slices for these models; ``None`` for another GPU."""
+    if hardware not in ("gh200_paper", "gh200_measured"):
+        return None
+    whole = GH200_SLICES_GIB[-1]
+    least = [_least_gib((model.shape.total_bytes + model.activation_bytes) / GIB) for model in models]
+    named = ", ".join(f"{model.shape.name} {gib} GB" for model, gib in zip(models, least, strict=True))
+    verdict = "shares are taken as they are"
+    if sum(least) > whole:
+        verdict = f"more than the {whole} GB of a GH200, which cannot be divided like this; {verdict}"
+    return f"the smallest MIG slices that hold the weights: {named}: {verdict}"
 
 
 def _least_gib(needed_gib: float) -> int:
     """Memory of the smallest slice that holds so much."""
-    return min((gib for gib in MIG_GIB.values() if gib > needed_gib), default=max(MIG_GIB.values()))
+    return next((gib for gib in GH200_SLICES_GIB if gib > needed_gib), GH200_SLICES_GIB[-1])

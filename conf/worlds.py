@@ -22,7 +22,7 @@ from traces.measured.device_tables import table_path
 from traces.measured.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
-    from executor.moe_plan import MoePlan
+    from executor.mixture.plan import MoePlan
     from executor.plan import Plan
     from traces.results.copies import CopyLog
 
@@ -213,7 +213,7 @@ def _plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan:
 
 
 def _moe_plan(run: Run, moe: ServedMoe, ledger: Ledger, lanes: Sequence[Lane]) -> MoePlan:
-    from executor.moe_plan import plan_moe
+    from executor.mixture.plan import plan_moe
 
     backend, settings = run.settings.backend, run.settings
     return plan_moe(

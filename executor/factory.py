@@ -16,8 +16,8 @@ from executor.devices import (
 )
 from executor.guards import told_in_a_line, torch_bound
 from executor.lane import Watch
-from executor.moe_plan import MoePlan
-from executor.moe_serving import MoeServing, open_moe_serving
+from executor.mixture.plan import MoePlan
+from executor.mixture.serving import MoeServing, open_moe_serving
 from executor.plan import Plan
 from executor.ranks.processes import lead
 from executor.ranks.ranks import Ranks

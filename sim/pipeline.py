@@ -131,27 +131,27 @@ class Pipeline:
         """
         n_layers, n_cycling = len(self._layer_bytes), len(self._homes.cycling)
         if isinstance(layer_ns, int):
-            done_ns = [nth * layer_ns for nth in range(n_layers + 1)]
+            each_ns, done_ns = layer_ns, [0]
         else:
-            done_ns = [0, *accumulate(layer_ns)]
+            each_ns, done_ns = 0, [0, *accumulate(layer_ns)]
         link, period, fetches = self._link, self._homes.period, self._fetches
         is_slowed = link.may_slow
         now_ns, stall_ns, n_done, n_read = start_ns + before_ns, 0, 0, self._n_read
         for _ in range(n_cycling):
             layer, slot = period[n_read % len(period)]
-            work_ns = done_ns[layer] - done_ns[n_done]
+            work_ns = (layer - n_done) * each_ns if each_ns else done_ns[layer] - done_ns[n_done]
             now_ns = link.compute_until(now_ns, work_ns) if is_slowed else now_ns + work_ns
             fetch = fetches[slot]
             if fetch is not None and fetch.end_ns > now_ns:
                 stall_ns += fetch.end_ns - now_ns
                 now_ns = fetch.end_ns
             n_done = layer + 1
-            work_ns = done_ns[n_done] - done_ns[layer]
+            work_ns = each_ns or done_ns[n_done] - done_ns[layer]
             now_ns = link.compute_until(now_ns, work_ns) if is_slowed else now_ns + work_ns
             n_read += 1
             self._n_read = n_read
             self._fetch_ahead(now_ns)
-        work_ns = done_ns[n_layers] - done_ns[n_done] + after_ns
+        work_ns = after_ns + ((n_layers - n_done) * each_ns if each_ns else done_ns[n_layers] - done_ns[n_done])
         return link.compute_until(now_ns, work_ns) if is_slowed else now_ns + work_ns, stall_ns
 
     def _fetch_ahead(self, at_ns: int) -> None:

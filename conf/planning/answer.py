@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from math import ceil
+from math import ceil, inf
 from statistics import fmean
 
 from conf.own_mix import each_named
@@ -118,9 +118,15 @@ class Answer:
         return self.gain is not None and self.gain.low > 0 and self.gain.mean >= WORTH
 
     @property
+    def is_open(self) -> bool:
+        """Whether the promise is kept at every rate that was tried, with and without lending: too few requests."""
+        compared = [self.reference] if self.lender is None else [self.reference, self.lender]
+        return all(bracket.high == inf for system in compared for bracket in self.of(system).brackets)
+
+    @property
     def is_unsure(self) -> bool:
         """Whether the seeds do not tell if it pays."""
-        return not self.pays and self.gain is not None and self.gain.high >= WORTH
+        return self.is_open or (not self.pays and self.gain is not None and self.gain.high >= WORTH)
 
     @property
     def recommended(self) -> System:

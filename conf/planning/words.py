@@ -29,6 +29,8 @@ def verdict(answer: Answer) -> str:
         if answer.lender is None:
             return "No policy that lends was asked for."
         return f"Without lending the promise is kept at no rate{_why_never(answer)}."
+    if answer.is_open:
+        return "It cannot be told whether it pays to lend: every rate that was tried is kept, so short is the stream."
     lender, reference = answer.of(answer.lender), answer.of(answer.reference)
     rates = f"{_rate(lender.rate.mean)} requests/s against {_rate(reference.rate.mean)}, {change(answer.gain)}"
     if answer.pays:
@@ -133,13 +135,15 @@ def oddities(answer: Answer) -> Iterator[str]:
     fastest = max(bracket.low for each in answer.rates for bracket in each.brackets)
     n, needed = len(answer.traffic.streams[0].arrivals), ceil(fastest * slo.span_s)
     if n < needed:
+        is_all = answer.asked.trace is not None and answer.asked.n_requests is None  # more would have been taken
+        mend = f"take a trace of {needed} requests" if is_all else f"take --requests {needed}"
         yield (
             f"{n} requests last {n / fastest:.3g} s at {_rate(fastest * answer.asked.n_gpus)} requests/s, too short to "
-            f"show an overload of {OVERLOAD:.0%}: the highest rates may be too high; take --requests {needed}."
+            f"show an overload of {OVERLOAD:.0%}: the highest rates may be too high; {mend}."
         )
     infinite = [each.system.name for each in answer.rates if any(b.high == inf for b in each.brackets)]
     if infinite:
-        yield f"{', '.join(infinite)}: kept at every rate that was tried; take more --requests."
+        yield f"{', '.join(infinite)}: kept at every rate that was tried."
 
 
 def what(answer: Answer) -> str:

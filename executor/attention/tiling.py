@@ -52,9 +52,9 @@ SPREAD = Tiling(tile_tokens=64, n_warps=4, spread=4)
 SPREAD_DECODES = {False: range(5, 33), True: range(5, 65)}
 """By whether KV heads are shared: at how many sequences ``SPREAD`` is the better one.
 
-Measured on an H200 with a mean of 450 tokens, uneven as a server's (docs/measured/h200_attention_uneven.json): beside the
-tilings without a spread a layer's attention takes 13, 4 and 6 % less at 8, 16 and 32 sequences of OPT-13b (at 64 3 %, which
-12 % where all contexts are equal outweigh), 4, 13, 16 and 12 % less at 8 to 64 of Llama-3-8b.
+Measured on an H200 with a mean of 450 tokens, uneven as a server's (docs/measured/h200_attention_uneven.json): beside
+the tilings without a spread a layer's attention takes 13, 4 and 6 % less at 8, 16 and 32 sequences of OPT-13b (at 64
+3 %, which 12 % where all contexts are equal outweigh), 4, 13, 16 and 12 % less at 8 to 64 of Llama-3-8b.
 """
 
 

@@ -16,7 +16,7 @@ from threading import Thread
 import torch
 
 from executor.devices import World
-from executor.moe_plan import MoePlan
+from executor.mixture.plan import MoePlan
 from executor.plan import Plan
 from executor.ranks.commands import Failed, Ready
 from executor.ranks.group import Group, TorchGroup

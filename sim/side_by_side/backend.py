@@ -23,9 +23,9 @@ from sim.link import MILLION, Copy
 from sim.side_by_side.device import ONE, Device
 from sim.side_by_side.lane_run import DEVICE, MOMENT, NOTHING, Demand, LaneRun
 from sim.side_by_side.slots import Slots
-from sim.side_by_side.wires import D2H, H2D, NEVER, Wires
+from sim.side_by_side.wires import D2H, H2D, Wires
 from sim.vmm import VmmCost, VmmMode
-from traces.results.copies import CopyKind, CopyLog
+from traces.results.copies import NEVER, CopyKind, CopyLog
 
 
 @dataclass(frozen=True, slots=True)

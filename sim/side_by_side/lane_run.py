@@ -16,7 +16,7 @@ from sim.compute.base import ComputeModel
 from sim.link import Copy
 from sim.side_by_side.device import Use
 from sim.side_by_side.slots import Slots
-from sim.side_by_side.wires import NEVER
+from traces.results.copies import NEVER
 
 
 class Wait(Enum):

@@ -12,8 +12,8 @@ from typing import Final
 
 from policies.types import NS_PER_S, LinkProfile
 from sim.link import MILLION, Copy
+from traces.results.copies import NEVER
 
-NEVER: Final = 2**62
 H2D: Final = 0
 D2H: Final = 1
 

@@ -31,7 +31,7 @@ def test_there_are_notebooks() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("notebook", SELF_SUFFICIENT, ids=lambda path: path.stem)
 def test_a_notebook_is_committed_without_output_and_says_what_each_part_is(notebook: Path) -> None:
     kinds = [cell["cell_type"] for cell in cells(notebook)]
     assert kinds[0] == "markdown"
@@ -60,7 +60,7 @@ def test_a_notebook_runs_from_top_to_bottom(notebook: Path) -> None:
     assert int(done.stdout.split()[-1]) >= 1  # it drew something
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("notebook", SELF_SUFFICIENT, ids=lambda path: path.stem)
 def test_every_figure_of_a_notebook_names_its_axes(notebook: Path) -> None:
     """Titles, axes and units, except where a table stands."""
     drawn = [cell for cell in code(notebook) if "plt.subplots" in cell]

@@ -30,7 +30,7 @@ def run(name: str) -> list[Any]:
     names: dict[str, object] = {}
     for number, cell in enumerate(cells(name)):
         exec(compile(cell, f"{name}, code cell {number}", "exec"), names)
-    return [plt.figure(number) for number in plt.get_fignums()]
+    return [plt.figure(number) for number in plt.get_fignums()]  # pyright: ignore[reportUnknownMemberType]
 
 
 @pytest.fixture(scope="module")

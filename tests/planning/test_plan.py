@@ -213,3 +213,14 @@ def test_every_seed_of_a_trace_has_a_window_of_its_own(tmp_path: Path) -> None:
     assert traffic.rate_per_s == pytest.approx(1.0)
     halved = [arrival.request.arrival_ns for arrival in traffic.streams[0].at(2.0).arrivals()]
     assert halved == [second * NS_PER_S // 2 for second in range(30)]
+
+
+def test_a_trace_that_is_too_short_to_tell_is_told_to_be(
+    plan: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    path = write_azure(tmp_path / "t.csv", [(n * NS_PER_S, 20, 3) for n in range(30)])
+    ask = ["--models", "opt_13b*2", "--hardware", "h100_sxm", "--trace", str(path), "--policies", "recompute,mirage"]
+    code, told, _ = plan(*ask, "--caps", "0.25", "--seeds", "2", "--jobs", "1", "--precision", "0.5")
+    assert code == 0
+    assert "It cannot be told whether it pays to lend: every rate that was tried is kept" in told
+    assert "take a trace of " in told

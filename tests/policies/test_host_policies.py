@@ -94,6 +94,16 @@ def test_pie_grows_until_a_step_would_be_slowed() -> None:
     assert most_units(Pie(growth=GROWTH), HostUse.EXCHANGE) == 180
 
 
+def test_a_pie_that_copies_block_by_block_pays_for_each_copy() -> None:
+    # A unit: 10 MB at 180 GB/s are 55.56 us, 10 blocks x 40 layers x (keys, values) of 1 us are 800 us; 11 in 10 ms.
+    policy = Pie(growth=GROWTH, copy_ns=1000)
+    held = None
+    while (more := policy.decide(view(Ask.RUNNING_SHORT, model(held))).targets[0].on_host) != held:
+        held = more
+    assert held is not None
+    assert (held.n_units, held.copies_ns) == (11, 8_800_000)
+
+
 def test_the_cpu_takes_as_much_as_it_attends_to_while_the_gpu_computes() -> None:
     # 10 ms of layers, 40 x 10 us on the way: 9.6 ms at 400 GB/s are 3840 MB.
     assert most_units(CpuAttention(growth=GROWTH), HostUse.ATTEND) == 384

@@ -80,6 +80,12 @@ def test_an_exchange_costs_what_computation_does_not_hide_of_it(n_bytes: int) ->
     assert (compute_ns, stall_ns) == (plain_ns, end_ns - plain_ns)
 
 
+def test_an_exchange_block_by_block_takes_its_copies_beside_its_bytes() -> None:
+    # Golden: 2 units of 183 MB at 183 GB/s each way are 2 ms, their copies 2 x 30 ms: far more than 40 layers take.
+    end_ns, _, _ = step_of(HostKv(2, 1, 183_000_000, HostUse.EXCHANGE, 30_000_000))
+    assert end_ns == 62_000_000
+
+
 @given(st.integers(1, 20), st.sampled_from([10**8, 10**9, 2 * 10**9, 4 * 10**9, 8 * 10**9]))
 def test_the_copies_of_an_exchange_played_layer_by_layer_take_as_long(n_ahead: int, n_bytes: int) -> None:
     """A layer's part goes out when the layer is done, another comes into its place when it has gone.

@@ -19,13 +19,13 @@ class TwoKinds:
         )
     )
 
-    def layers(self, _: Work) -> list[LayerTimes]:
+    def layers(self, work: Work) -> list[LayerTimes]:  # noqa: ARG002
         return [self.kinds[0], self.kinds[1], self.kinds[0]]
 
-    def head_ns(self, _: Work) -> int:
+    def head_ns(self, work: Work) -> int:  # noqa: ARG002
         return 7
 
-    def host_ns(self, _: Work) -> int:
+    def host_ns(self, work: Work) -> int:  # noqa: ARG002
         return 9
 
 

@@ -64,6 +64,7 @@ def parts_of(config: HfConfig) -> Parts:
     known = ARCHITECTURES.get(config.model_type)
     if known is None:
         told = f"model_type {config.model_type} is not known" if config.model_type else "there is no model_type"
-        raise ValueError(f"{config.path}: {told}; known are {', '.join(ARCHITECTURES)}")
+        mend = "if the model is built like one of these, name that in a copy of the file"
+        raise ValueError(f"{config.path}: {told}; known are {', '.join(ARCHITECTURES)}; {mend}")
     config.require([*SIZES, *known.needs])
     return known.parts(config)

@@ -17,6 +17,9 @@ from traces.results.tables import TableWriter, stored
 
 NAME = "copies"
 
+NEVER = 2**62
+"""The end of a copy that is not known yet."""
+
 
 class CopyKind(Enum):
     """What is copied, and in which direction."""
@@ -85,8 +88,12 @@ class CopyLog:
             self._noted.append((model, kind, layer, home, n_bytes, at_ns, copy))
 
     def write(self, folder: Path) -> None:
-        """Leave the table in a run's folder, in order of start, once no copy can be postponed any more."""
-        noted = sorted(self._noted, key=lambda each: (each[-1].start_ns, each[5]))
+        """Leave the table in a run's folder, in order of start, once no copy can be postponed any more.
+
+        A copy that was still under way when the run ended is left out.
+        """
+        ended = (each for each in self._noted if each[-1].end_ns < NEVER)
+        noted = sorted(ended, key=lambda each: (each[-1].start_ns, each[5]))
         rows = [
             (*each[:-1], each[-1].start_ns, each[-1].end_ns) for each in noted if each[-1].start_ns <= self._until_ns
         ]

@@ -197,7 +197,13 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: {error}; name the folder of a run") from error
+        raise ValueError(f"{path}: {error}; name the folder of a run{_such_as(path.parent)}") from error
+
+
+def _such_as(folder: Path) -> str:
+    """Name one of the runs below a folder that is none itself, such as an experiment's."""
+    found = min((each.parent for each in folder.glob("*/run.json")), default=None)
+    return "" if found is None else f", such as {found}"
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from executor.backend import ExecutorBackend
 from executor.clock import HostClock
+from executor.mixture.plan import plan_moe
+from executor.mixture.serving import MoeServing, open_moe_serving
 from executor.models.step import Row
-from executor.moe_plan import plan_moe
-from executor.moe_serving import MoeServing, open_moe_serving
 from executor.vmm.books import Live
 from executor.vmm.faulty import FaultyDriver
 from executor.vmm.memfd import MemfdDriver

@@ -15,10 +15,10 @@ from executor.clock import HostClock
 from executor.lane import Watch
 from executor.memory.expert_extents import ExpertExtents
 from executor.memory.ranges import LendMode
+from executor.mixture.plan import MoePlan
+from executor.mixture.serving import MoeServing, open_moe_serving
 from executor.models.spec import DecoderSpec, moe_spec_of
 from executor.models.step import Row
-from executor.moe_plan import MoePlan
-from executor.moe_serving import MoeServing, open_moe_serving
 from executor.ranks.shards import moe_of_rank
 from executor.vmm.books import Live
 from executor.vmm.faulty import FaultyDriver

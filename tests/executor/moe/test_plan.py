@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from executor.memory.ranges import LendMode
+from executor.mixture.plan import MoePlan, plan_moe
 from executor.models.moe import moe_layout
 from executor.models.spec import moe_spec_of
-from executor.moe_plan import MoePlan, plan_moe
 from policies.lru_experts import LruExperts
 from policies.moe import MoeShape
 from policies.policy import Policy

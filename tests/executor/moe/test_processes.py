@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from executor.factory import open_served
-from executor.moe_serving import MoeServing
+from executor.mixture.serving import MoeServing
 from executor.ranks.processes import lead
 from policies.memory.experts import move_boundaries
 from tests.executor.moe.stage import DIVISIBLE, Setting, World, open_stage, schedule

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from executor import moe_serving
+from executor.ranks import lead
 from executor.transfer.staging import Staging
 from executor.transfer.streams import HostStreams
 from tests.executor.moe.stage import Setting, open_stage
@@ -41,7 +41,7 @@ class LateStreams(HostStreams):
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moe_serving, "HostStreams", LateStreams)
+    monkeypatch.setattr(lead, "HostStreams", LateStreams)
 
 
 @pytest.mark.usefixtures("late")

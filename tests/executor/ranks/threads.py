@@ -13,8 +13,8 @@ from threading import Thread
 
 from executor.clock import HostClock
 from executor.memory.homes import Homes
-from executor.moe_plan import MoePlan
-from executor.moe_serving import MoeServing, open_moe_serving
+from executor.mixture.plan import MoePlan
+from executor.mixture.serving import MoeServing, open_moe_serving
 from executor.plan import Plan
 from executor.ranks.commands import AwaitLoads, Ready
 from executor.ranks.follow import follow

@@ -17,6 +17,8 @@ from executor.experts.packs import PackLayout
 from executor.experts.tables import LiveTables
 from executor.lane import Forward, ModelLane, Watch
 from executor.memory.expert_memory import ExpertMemory
+from executor.mixture.forward import MoeEager, MoeGraphed
+from executor.mixture.plan import MoePlan
 from executor.models.decode_buffers import BATCH_BUCKETS, DecodeBuffers, bucket_of
 from executor.models.layout import new_region
 from executor.models.moe import MoeLayer
@@ -24,8 +26,6 @@ from executor.models.moe_decoder import MoeDecoder, build_moe_decoder
 from executor.models.moe_graphs import MoeGraphs
 from executor.models.random_weights import fill_expert, fill_layer, random_outer
 from executor.models.step import Row
-from executor.moe_forward import MoeEager, MoeGraphed
-from executor.moe_plan import MoePlan
 from executor.ranks.lead import LedForward, LedMover, streams_for
 from executor.ranks.load import load_expert_part, load_part
 from executor.ranks.ranks import Leader, Ranks, together
