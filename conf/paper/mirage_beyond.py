@@ -196,7 +196,7 @@ def _moved_bytes(result: Result, folder: Path) -> tuple[float, float]:
 
 def blocked(drawn: Drawn) -> Numbers:
     """How long lent memory stays away although its borrower could do without it, and how long a loan lasts."""
-    values: dict[str, list[tuple[float, float, float]]] = {}
+    values: dict[str, list[tuple[float, ...]]] = {}
     for system in drawn.systems:
         values[system] = [
             tuple(
@@ -205,7 +205,7 @@ def blocked(drawn: Drawn) -> Numbers:
                     *(_blocked(result, folder) for result, folder in drawn.runs(system) if _at(result, rate)),
                     strict=True,
                 )
-            )  # pyright: ignore[reportArgumentType]
+            )
             for rate in drawn.rates()
         ]
     names = ("blocked (s)", "a loan lasts (s)", "lent, not in use (GiB, mean)")
