@@ -3,8 +3,9 @@
     python -m bench.sensitivity --out docs/claims
 
 Scores the end-to-end claims and the ablations under every assumption, baseline and system alike, and tells whether the
-paper's value lies between the least and the most. The experiments are those of ``python -m sim claims`` at two loads. Writes ``sensitivity.csv``, ``sensitivity_ranges.csv`` and a figure of the claims that are farthest
-from the paper; runs that are there are not done again.
+paper's value lies between the least and the most. The experiments are those of ``python -m sim claims`` at two loads.
+Writes ``sensitivity.csv``, ``sensitivity_ranges.csv`` and a figure of the claims that are farthest from the paper; runs
+that are there are not done again.
 """
 
 from __future__ import annotations
