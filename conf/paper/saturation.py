@@ -32,7 +32,7 @@ AT_ONCE = (
     "workload.duration_s=null",
     "loads=[]",
     "figure=null",
-    "grid={}",
+    "++grid.seed=[0]",
     "keep=[]",
     "output.figures=false",
 )
