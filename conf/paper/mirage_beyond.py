@@ -196,23 +196,10 @@ def _moved_bytes(result: Result, folder: Path) -> tuple[float, float]:
 
 def blocked(drawn: Drawn) -> Numbers:
     """How long lent memory stays away although its borrower could do without it, and how long a loan lasts."""
-<<<<<<< HEAD
     values: dict[str, list[list[float]]] = {}
     for system in drawn.systems:
         runs = [
             [_blocked(result, folder) for result, folder in drawn.runs(system) if _at(result, rate)]
-=======
-    values: dict[str, list[tuple[float, ...]]] = {}
-    for system in drawn.systems:
-        values[system] = [
-            tuple(
-                fmean(of)
-                for of in zip(
-                    *(_blocked(result, folder) for result, folder in drawn.runs(system) if _at(result, rate)),
-                    strict=True,
-                )
-            )
->>>>>>> mirage
             for rate in drawn.rates()
         ]
         values[system] = [[fmean(each) for each in zip(*at_rate, strict=True)] for at_rate in runs]

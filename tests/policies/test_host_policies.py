@@ -95,11 +95,7 @@ def test_pie_grows_until_a_step_would_be_slowed() -> None:
 
 
 def test_a_pie_that_copies_block_by_block_pays_for_each_copy() -> None:
-<<<<<<< HEAD
     # A unit: 10 MB at 180 GB/s are 55.56 us, 10 blocks x 40 layers x (keys, values) of 1 us are 800 us; 11 in 10 ms.
-=======
-    # A unit: 10 MB at 180 GB/s are 55.56 us, 10 blocks x 40 layers x (keys, values) of 1 us are 800 us: 11 in 10 ms.
->>>>>>> mirage
     policy = Pie(growth=GROWTH, copy_ns=1000)
     held = None
     while (more := policy.decide(view(Ask.RUNNING_SHORT, model(held))).targets[0].on_host) != held:
