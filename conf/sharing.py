@@ -42,13 +42,15 @@ def sharing(settings: Settings, models: Sequence[ServedModel], policy: Policy) -
 
 def _only_in_turns(settings: Settings, policy: Policy) -> Iterator[str]:
     """What models that run side by side cannot have, with the mend."""
-    serving, world = settings.serving, settings.backend.world
+    serving, world, link = settings.serving, settings.backend.world, settings.hardware.link
     if world != "sim":
         yield f"backend.world={world} runs models in turns only; run it with python -m sim"
     if settings.mix.experts is not None:
         yield f"mix={settings.mix.name} is one model of experts; choose another mix"
     if settings.compute != "roofline":
         yield f"compute={settings.compute} does not say what of the GPU a step keeps busy; set compute=roofline"
+    if (link.prefill_compute_slowdown, link.prefill_copy_slowdown) != (None, None):
+        yield "a step with prompts is slowed like any other; set both hardware.link.prefill_*_slowdown to null"
     if serving.share_idle_kv:
         yield "every model has its own KV cache; set serving.share_idle_kv=false"
     if serving.scheduler == "vllm_v1" and serving.async_scheduling:

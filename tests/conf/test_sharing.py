@@ -33,6 +33,7 @@ def test_every_way_of_sharing_can_be_chosen_by_its_name() -> None:
         ("backend=memfd", "backend.world=memfd runs models in turns only; run it with python -m sim"),
         ("backend=cuda", "backend.world=cuda runs models in turns only"),
         ("compute=table", "does not say what of the GPU a step keeps busy"),
+        ("hardware.link.prefill_copy_slowdown=0.1", "a step with prompts is slowed like any other"),
         ("serving.share_idle_kv=true", "set serving.share_idle_kv=false"),
         ("serving=vllm_v1", "set serving.async_scheduling=false"),
         ("compare=[pie]", "keeps KV cache in host memory"),
