@@ -22,12 +22,14 @@ Demands = Mapping[int, tuple[Fraction, Fraction]]
 
 def fair_speeds(demands: Demands) -> dict[int, Fraction]:
     """Raise all speeds together; where a resource is full, those that use it stay behind."""
-    speeds = dict.fromkeys(demands, Fraction(0))
-    rising = set(demands)
+    speeds: dict[int, Fraction] = dict.fromkeys(demands, Fraction(0))
+    rising: set[int] = set(demands)
     while rising:
         steps = [1 - max(speeds[lane] for lane in rising)]
-        spare = [1 - sum(speeds[lane] * demands[lane][resource] for lane in demands) for resource in (0, 1)]
-        wanted = [sum(demands[lane][resource] for lane in rising) for resource in (0, 1)]
+        none = Fraction(0)
+        used = [sum((speeds[lane] * demands[lane][resource] for lane in demands), none) for resource in (0, 1)]
+        spare = [1 - each for each in used]
+        wanted = [sum((demands[lane][resource] for lane in rising), none) for resource in (0, 1)]
         steps += [spare[resource] / wanted[resource] for resource in (0, 1) if wanted[resource]]
         rise = min(steps)
         for lane in rising:
