@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubling:
-    """CPU seconds of the engine, start-up taken off, for some output tokens and for twice as many."""
+    """CPU seconds of the thread of the engine, for some output tokens and for twice as many."""
 
     once_s: float
     twice_s: float

@@ -98,7 +98,7 @@ def test_sessions_take_the_place_of_arrivals_and_lengths() -> None:
     [
         (["serving=vllm_v0"], "experts need serving.scheduler=vllm_v1"),
         (["compute=table"], "there are no tables of experts"),
-        (["backend=memfd", "parallel.jobs=1"], "the executor serves one rank, not 2"),
+        (["backend=memfd", "parallel.jobs=1"], "the executor launches no step ahead"),
         (["mix.experts.routing.exponent=1.0"], "set exponent for zipf"),
         (["mix.experts.share=0.8"], "is less than its weights and activations"),
     ],

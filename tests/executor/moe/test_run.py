@@ -68,7 +68,10 @@ def test_two_ranks_lend_and_find_prefixes_too(tmp_path: Path) -> None:
         ("serving.async_scheduling=true", "the executor launches no step ahead"),
         ("backend.vmm=page", "the executor maps a whole group of experts at once; choose alias or range"),
         ("parallel.jobs=2", "backend.world=memfd has one device; set parallel.jobs=1"),
-        ("compare=[lru_experts]", "the executor stages experts and fetches none on demand"),
+        (
+            "compare=[lru_experts]",
+            "policy lru_experts fetches experts once the router has asked for them, which only the",
+        ),
         ("mix.experts.share=0.05", "tiny-moe: 5% of memfd_tiny"),
         ("+backend.weights.tiny-moe=nowhere", "nowhere has no config.json"),
         ("backend.ranks=2", "backend.ranks=2: those of experts are mix.experts.ranks; set them there"),
