@@ -62,7 +62,7 @@ class StepReport:
     Attributes:
         start_ns: when its first step started.
         ends_ns: when each step ended.
-        compute_ns: device time of each, waits excluded (layers and head).
+        told_compute_ns: see ``compute_ns``; ``None`` if that is all of a step but for the other parts.
         stall_ns: time the computation of each waited for fetched layers.
         rest_ns: the part of each outside the layers: head, sampling, host.
         swap_ns, remap_ns: waits before the first step, for swapped KV and for changed mappings.
@@ -73,7 +73,7 @@ class StepReport:
     lane: int
     start_ns: int
     ends_ns: list[int]
-    compute_ns: list[int]
+    told_compute_ns: list[int] | None
     stall_ns: list[int]
     rest_ns: list[int]
     swap_ns: int
@@ -85,7 +85,7 @@ class StepReport:
         lane: int,
         start_ns: int,
         ends_ns: list[int],
-        compute_ns: list[int],
+        compute_ns: list[int] | None,
         stall_ns: list[int],
         rest_ns: list[int],
         swap_ns: int = 0,
@@ -95,12 +95,24 @@ class StepReport:
         self.lane = lane
         self.start_ns = start_ns
         self.ends_ns = ends_ns
-        self.compute_ns = compute_ns
+        self.told_compute_ns = compute_ns
         self.stall_ns = stall_ns
         self.rest_ns = rest_ns
         self.swap_ns = swap_ns
         self.remap_ns = remap_ns
         self.n_under_way = n_under_way
+
+    @property
+    def compute_ns(self) -> list[int]:
+        """Device time of the layers of each step, waits excluded."""
+        if self.told_compute_ns is not None:
+            return self.told_compute_ns
+        values_ns: list[int] = []
+        begin_ns = self.start_ns + self.swap_ns + self.remap_ns
+        for end_ns, stall_ns, rest_ns in zip(self.ends_ns, self.stall_ns, self.rest_ns, strict=True):
+            values_ns.append(end_ns - begin_ns - stall_ns - rest_ns)
+            begin_ns = end_ns
+        return values_ns
 
     def part(self, first: int, end: int) -> StepReport:
         """Steps ``first..end - 1`` as a report of their own."""

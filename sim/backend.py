@@ -204,20 +204,23 @@ class SimBackend:
 
     def _steps(
         self, lane: int, work: Work, n_steps: int, start_ns: int, stop_ns: int, host_ns: int
-    ) -> tuple[list[int], list[int], list[int], list[int]]:
+    ) -> tuple[list[int], list[int] | None, list[int], list[int]]:
         """Ends, device times of the layers, stalls and rests of the steps, as far as ``stop_ns``."""
-        compute = self._computes[lane]
+        compute, pipeline, n_layers = self._computes[lane], self._pipelines[lane], self._shapes[lane].n_layers
         head_ns = compute.head_ns(work)
         rest_ns = host_ns + head_ns
         if n_steps > 1:  # later steps are no shorter than the first, so more cannot begin before stop_ns
-            first_ns = self._shapes[lane].n_layers * compute.layer_ns(work) + rest_ns
+            first_ns = n_layers * compute.layer_ns(work) + rest_ns
             n_begun = max(0, stop_ns - start_ns) // (first_ns or 1) + 1
             if n_begun < n_steps:
                 n_steps = n_begun
         self._link.compute(is_prefill=work.n_prefill_tokens > 0)
         on_host = self._on_host[lane]
         if on_host.held is not None and work.n_decode_seqs:
-            return on_host.steps(self._pipelines[lane], compute, work, n_steps, start_ns, stop_ns, host_ns)
+            return on_host.steps(pipeline, compute, work, n_steps, start_ns, stop_ns, host_ns)
+        if pipeline.is_undisturbed:
+            ends_ns = compute.repeated_ends_ns(work, n_steps, start_ns, n_layers, rest_ns, stop_ns)
+            return ends_ns, None, [0] * len(ends_ns), [rest_ns] * len(ends_ns)
         layers_ns = compute.repeated_layer_ns(work, n_steps)
-        ends_ns, compute_ns, stalls_ns = self._pipelines[lane].steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
+        ends_ns, compute_ns, stalls_ns = pipeline.steps(start_ns, layers_ns, host_ns, head_ns, stop_ns)
         return ends_ns, compute_ns, stalls_ns, [rest_ns] * len(ends_ns)

@@ -77,6 +77,11 @@ class Pipeline:
         fetch = self._fetches[home]
         return fetch.end_ns if fetch else 0
 
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether steps last as long as their computation: nothing cycles, and no copy slows it."""
+        return not self._homes.cycling and not (self._link.may_slow and self._link.slows)
+
     def steps(
         self, start_ns: int, layers_ns: Sequence[int], before_ns: int, after_ns: int, stop_ns: int
     ) -> tuple[list[int], list[int], list[int]]:
@@ -89,23 +94,6 @@ class Pipeline:
         Returns:
             For each step when it ends, the device time of its layers, and for how long they waited for their weights.
         """
-        if self._homes.cycling or (self._link.may_slow and self._link.slows):
-            return self._steps_beside_copies(start_ns, layers_ns, before_ns, after_ns, stop_ns)
-        n_layers, rest_ns, now_ns = len(self._layer_bytes), before_ns + after_ns, start_ns
-        ends_ns: list[int] = []
-        compute_ns: list[int] = []
-        for layer_ns in layers_ns:
-            device_ns = n_layers * layer_ns
-            now_ns += device_ns + rest_ns
-            ends_ns.append(now_ns)
-            compute_ns.append(device_ns)
-            if now_ns >= stop_ns:
-                break
-        return ends_ns, compute_ns, [0] * len(ends_ns)
-
-    def _steps_beside_copies(
-        self, start_ns: int, layers_ns: Sequence[int], before_ns: int, after_ns: int, stop_ns: int
-    ) -> tuple[list[int], list[int], list[int]]:
         n_layers, now_ns = len(self._layer_bytes), start_ns
         ends_ns: list[int] = []
         stalls_ns: list[int] = []

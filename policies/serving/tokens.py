@@ -55,26 +55,32 @@ class TokenClock:
         For those who ``joined`` it is the first in which they keep it: their first gap is their own.
         """
         ends_ns, stalls_ns, n_members = report.ends_ns, report.stall_ns, pace.n_members
-        if n_steps < len(ends_ns):
-            ends_ns, stalls_ns = ends_ns[:n_steps], stalls_ns[:n_steps]
-        gaps_ns: list[int] = []
-        last_ns = pace.last_token_ns
-        for end_ns in ends_ns:
-            gaps_ns.append(end_ns - last_ns)
-            last_ns = end_ns
-        cause = self._cause(pace.last_token_ns, report)
+        last_ns, n_apart = pace.last_token_ns, 0
+        cause = self._cause(last_ns, report)
         if joined or cause is not DECODE:
-            n_others = n_members - len(joined)
+            n_others, first_ns = n_members - len(joined), ends_ns[0] - last_ns
             if n_others:
-                self._journal.gaps(self._model, cause, gaps_ns[:1], n_others)
-                pace.note_gap(gaps_ns[0])
+                self._journal.gaps(self._model, cause, [first_ns], n_others)
+                pace.note_gap(first_ns)
             self._first(joined, report)
             for seq in joined:
                 seq.date_in_step(pace)
-            gaps_ns, stalls_ns = gaps_ns[1:], stalls_ns[1:]
+            last_ns, n_apart = ends_ns[0], 1
+        gaps_ns: list[int] = []
+        largest_ns = 0
+        for nth in range(n_apart, n_steps):
+            gap_ns = ends_ns[nth] - last_ns
+            gaps_ns.append(gap_ns)
+            if gap_ns > largest_ns:
+                largest_ns = gap_ns
+            last_ns = ends_ns[nth]
         if gaps_ns:
-            pace.note_gap(self._alike(gaps_ns, stalls_ns, n_members))
-        pace.last_token_ns = ends_ns[-1]
+            if any(stalls_ns):
+                self._alike(gaps_ns, stalls_ns[n_apart:n_steps], n_members)
+            else:
+                self._journal.gaps(self._model, DECODE, gaps_ns, n_members)
+            pace.note_gap(largest_ns)
+        pace.last_token_ns = ends_ns[n_steps - 1]
 
     def sampled_behind(self, pace: Pace, report: StepReport) -> None:
         """Every member that is left got another token in the last step of a report whose others are dated."""

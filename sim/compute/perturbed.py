@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from policies.types import Work
-from sim.compute.base import ComputeModel
+from sim.compute.base import ComputeModel, ends_of
 from sim.compute.moe import LayerTimes, MoeCompute
 
 PROMPT_TOKENS = 256
@@ -54,6 +54,12 @@ class Perturbed:
         """See ``ComputeModel``: repetitions have the same sequences, hence the same factor."""
         factor = self._factor(work)
         return [round(layer_ns * factor) for layer_ns in self._model.repeated_layer_ns(work, n_steps)]
+
+    def repeated_ends_ns(
+        self, work: Work, n_steps: int, start_ns: int, n_layers: int, rest_ns: int, stop_ns: int
+    ) -> list[int]:
+        """See ``ends_of``."""
+        return ends_of(self.repeated_layer_ns(work, n_steps), start_ns, n_layers, rest_ns, stop_ns)
 
     def head_ns(self, work: Work) -> int:
         """See ``ComputeModel``."""

@@ -26,6 +26,7 @@ from typing import cast
 
 from policies.types import NS_PER_S, ModelShape, Work, one_token_later
 from sim.compute.attention import Attention
+from sim.compute.base import ends_of
 from sim.compute.curve import Curve
 from sim.compute.grid import Grid
 from sim.compute.routing import uniform
@@ -155,6 +156,12 @@ class ProfileModel:
     def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
         """Device time of one layer in each of ``n_steps`` repetitions of a decode step."""
         return [self.layer_ns(one_token_later(work, nth) if nth else work) for nth in range(n_steps)]
+
+    def repeated_ends_ns(
+        self, work: Work, n_steps: int, start_ns: int, n_layers: int, rest_ns: int, stop_ns: int
+    ) -> list[int]:
+        """See ``ends_of``."""
+        return ends_of(self.repeated_layer_ns(work, n_steps), start_ns, n_layers, rest_ns, stop_ns)
 
     def head_ns(self, work: Work) -> int:
         """Device time outside the layers: embedding, last norm, logits, sampling."""

@@ -173,6 +173,22 @@ class ModelRoofline:
         step_fs = work.n_decode_seqs * token_fs
         return [fixed_ns + (first_fs + nth * step_fs) // FS_PER_NS for nth in range(n_steps)]
 
+    def repeated_ends_ns(
+        self, work: Work, n_steps: int, start_ns: int, n_layers: int, rest_ns: int, stop_ns: int
+    ) -> list[int]:
+        """Ends of such steps one behind the other: see ``ends_of``. Nothing is made for a step but its end."""
+        fixed_ns, token_fs = self._without_context_ns(work), self._context_token_fs
+        context_fs, more_fs = work.decode_context_tokens * token_fs, work.n_decode_seqs * token_fs
+        now_ns = start_ns
+        ends_ns: list[int] = []
+        for _ in range(n_steps):
+            now_ns += n_layers * (fixed_ns + context_fs // FS_PER_NS) + rest_ns
+            ends_ns.append(now_ns)
+            if now_ns >= stop_ns:
+                break
+            context_fs += more_fs
+        return ends_ns
+
     def head_ns(self, work: Work) -> int:
         """Device time outside the layers: embedding, last norm, logits, sampling."""
         return self._of_sampled_ns(work.n_sampled)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from statistics import median_low
 
 from policies.types import Work
+from sim.compute.base import ends_of
 from sim.compute.curve import Curve, Point
 from traces.measured.device_tables import DeviceTable, Part, Timing
 
@@ -82,6 +83,12 @@ class TableModel:
             self._note(Part.DECODE_LAYER)
         layers_ns = curve.along(first, n_steps, step)
         return [ns + more_ns for ns in layers_ns] if more_ns else layers_ns
+
+    def repeated_ends_ns(
+        self, work: Work, n_steps: int, start_ns: int, n_layers: int, rest_ns: int, stop_ns: int
+    ) -> list[int]:
+        """See ``ends_of``."""
+        return ends_of(self.repeated_layer_ns(work, n_steps), start_ns, n_layers, rest_ns, stop_ns)
 
     def head_ns(self, work: Work) -> int:
         """Device time outside the layers; a decode step samples its padding, too."""

@@ -20,6 +20,7 @@ from policies.serving.vllm_v0.scheduler import VllmV0
 from policies.setup import ServedModel, Serving, open_lanes, open_ledger
 from policies.types import NS_PER_S, Arrival, HardwareProfile, LinkProfile, ModelShape, Request, Work
 from sim.backend import SimBackend
+from sim.compute.base import ends_of
 from sim.side_by_side.backend import SideBySideBackend
 from sim.side_by_side.device import ONE, SharedDevice, SlicedDevice, Use
 from sim.vmm import VmmCost, VmmMode
@@ -131,6 +132,12 @@ class LinearCompute:
     def repeated_layer_ns(self, work: Work, n_steps: int) -> Seq[int]:
         contexts = (work.decode_context_tokens + nth * work.n_decode_seqs for nth in range(n_steps))
         return [self.layer_ns(replace(work, decode_context_tokens=n_tokens)) for n_tokens in contexts]
+
+    def repeated_ends_ns(
+        self, work: Work, n_steps: int, start_ns: int, n_layers: int, rest_ns: int, stop_ns: int
+    ) -> list[int]:
+        """See ``ends_of``."""
+        return ends_of(self.repeated_layer_ns(work, n_steps), start_ns, n_layers, rest_ns, stop_ns)
 
     def head_ns(self, work: Work) -> int:
         return self.pace.rest_ns + work.n_sampled

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policies.memory.residency import HostKv, HostUse
 from policies.remap.host_kv import attend_ns, exchange_ns
 from policies.types import HardwareProfile, LinkProfile, ModelShape, Work
+from sim.compute.base import ends_of
 from sim.host_kv import HostKvCost
 from sim.link import Link
 from sim.pipeline import Pipeline
@@ -50,6 +51,12 @@ class Constant:
     def repeated_layer_ns(self, work: Work, n_steps: int) -> list[int]:
         contexts = (work.decode_context_tokens + nth * work.n_decode_seqs for nth in range(n_steps))
         return [LAYER_NS + 100 * n_tokens for n_tokens in contexts]
+
+    def repeated_ends_ns(
+        self, work: Work, n_steps: int, start_ns: int, n_layers: int, rest_ns: int, stop_ns: int
+    ) -> list[int]:
+        """See ``ends_of``."""
+        return ends_of(self.repeated_layer_ns(work, n_steps), start_ns, n_layers, rest_ns, stop_ns)
 
     def head_ns(self, work: Work) -> int:  # noqa: ARG002
         return 0

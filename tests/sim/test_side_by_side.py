@@ -19,6 +19,7 @@ from policies.recompute import Recompute
 from policies.remap.which_layers import evenly_spaced
 from policies.serving.tenancy import Mig, Mps
 from policies.types import GB, HardwareProfile, LinkProfile, ModelShape, Work
+from sim.compute.base import ends_of
 from sim.pipeline_events import EventPipeline
 from sim.side_by_side.backend import SideBySideBackend
 from sim.side_by_side.device import ONE, SharedDevice, SlicedDevice, Use
@@ -80,6 +81,12 @@ class Planned:
 
     def repeated_layer_ns(self, work: Work, n_steps: int) -> Sequence[int]:
         return [self.layer_ns(work)] * n_steps
+
+    def repeated_ends_ns(
+        self, work: Work, n_steps: int, start_ns: int, n_layers: int, rest_ns: int, stop_ns: int
+    ) -> list[int]:
+        """See ``ends_of``."""
+        return ends_of(self.repeated_layer_ns(work, n_steps), start_ns, n_layers, rest_ns, stop_ns)
 
     def head_ns(self, work: Work) -> int:
         return self.step(work).head_ns
