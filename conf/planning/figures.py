@@ -12,6 +12,9 @@ from conf.planning.answer import Answer
 WIDTH, LEFT, RIGHT, ROW = 440, 176, 20, 26
 """Narrow, with text of 13: on a phone, 360 wide, that is still 10."""
 
+CHARACTER = 7.5
+"""Width of one of such a text, on average and a little more."""
+
 BLUE, ORANGE, GREY, PALE = "#0072b2", "#b34700", "#555", "#bbb"
 """Blue and a dark orange of Okabe and Ito's palette: told apart by the colour-blind, 4.5 : 1 on white."""
 
@@ -60,9 +63,10 @@ def curve_figure(answer: Answer) -> str:
     names = list(answer.curve[0][1])
     low, high = answer.curve[0][0], answer.curve[-1][0]
     top, bottom = 12, 200
+    labelled = 16 + CHARACTER * max(len(f"- - {name}") for name in names)
 
     def x(rate: float) -> float:
-        return 36 + (rate - low) / (high - low or 1.0) * (WIDTH - 36 - 140)
+        return 36 + (rate - low) / (high - low or 1.0) * (WIDTH - 36 - labelled)
 
     def y(share: float) -> float:
         return bottom - share * (bottom - top)
