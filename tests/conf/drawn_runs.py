@@ -79,6 +79,7 @@ def _digest(content: bytes) -> str:
 
 
 if __name__ == "__main__":
-    assert is_compiled(), f"{conf.__name__} came first, but finds nothing compiled"
-    for name, digest in (*drawn(), *served(Path(sys.argv[1]))):
+    kind, into = sys.argv[1:]
+    assert is_compiled() == (kind == "compiled"), f"{conf.__name__} came first, or finds nothing compiled"
+    for name, digest in (*drawn(), *served(Path(into))):
         print(digest, name)
