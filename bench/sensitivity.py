@@ -208,14 +208,15 @@ def draw(table: Sequence[tuple[str, ...]], path: Path) -> None:
     claims = list(dict.fromkeys(row[0] for row in table))[:N_FARTHEST]
     n_columns = 2
     n_rows = -(-len(claims) // n_columns)
-    with panels(n_rows, n_columns, path, "Claims under changed assumptions", panel_inches=(6.0, 3.4)) as (_, axes):
+    title = "Claims under changed assumptions, % (the line: the paper)"
+    with panels(n_rows, n_columns, path, title, panel_inches=(6.0, 3.4)) as (_, axes):
         for ax in axes.flat[len(claims) :]:
             ax.set_visible(False)
         for ax, claim in zip(axes.flat, claims, strict=False):
             own = [row for row in table if row[0] == claim][::-1]
             ax.barh([f"{row[3]}: {row[4]}" for row in own], [float(row[5]) for row in own], color=BLUE)
             ax.axvline(float(own[0][2]), color=VERMILION)
-            ax.set_title(f"{claim}: {own[0][1]} (the line: the paper), %")
+            ax.set_title(f"{claim}: {own[0][1]}")
             ax.tick_params(axis="y", labelsize=6)
 
 
