@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,11 @@ AnyStreams = Streams[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeServing:
-    """A model ready to be served, and all that it is made of."""
+    """A model ready to be served, and all that it is made of.
+
+    Attributes:
+        layers: weights of each but for its experts, which ``tables`` find.
+    """
 
     backend: ExecutorBackend
     memory: ExpertMemory
@@ -51,6 +56,9 @@ class MoeServing:
     streams: AnyStreams
     forward: Forward[Any]
     lane: ModelLane[Any]
+    decoder: MoeDecoder
+    layers: Sequence[MoeLayer]
+    tables: LiveTables
     closing: ExitStack
 
     @property
@@ -137,6 +145,9 @@ def open_moe_serving(
             streams=streams,
             forward=forward,
             lane=lane,
+            decoder=decoder,
+            layers=layers,
+            tables=tables,
             closing=closing.pop_all(),
         )
 

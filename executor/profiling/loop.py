@@ -20,7 +20,6 @@ from policies.recompute import Recompute
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence as Served
 from policies.serving.tenancy import TemporalSharing
-from policies.setup import open_lanes, open_ledger
 from policies.types import Arrival, Request
 from policies.view import MemoryView
 from traces.measured.device_tables import Padding, Part, Timing
@@ -110,9 +109,7 @@ def _serve(
 ) -> None:
     """Let the loop serve requests that come at once."""
     gc.collect()
-    served, settings = [model.served], model.settings
-    ledger = open_ledger(served, model.hardware)
-    lanes = open_lanes(served, ledger, model.hardware, settings, preemption="recompute")
+    ledger, lanes = model.open_books()
     at_ns = model.clock.now_ns + LEAD_NS
     longest = model.shape.max_context_tokens - n_output_tokens
     arrivals = [_arrival(next(request_ids), at_ns, min(n_tokens, longest), n_output_tokens) for n_tokens in prompts]
