@@ -19,6 +19,7 @@ from executor.models.moe import MoeLayer
 from executor.models.moe_decoder import MoeDecoder, build_moe_decoder
 from executor.models.spec import DecoderSpec
 from executor.profiling.grid import Grid
+from executor.profiling.loop import PROMPT_TOKENS
 from executor.profiling.specimen import SEED, SHARE, NoAttention, Specimen
 from executor.profiling.stopwatch import Stopwatch
 from executor.vmm.driver import Driver
@@ -69,7 +70,7 @@ def expert_specimen(
     settings = ServingSettings(
         scheduler="vllm_v1",
         max_num_seqs=max(grid.batches),
-        max_num_batched_tokens=max(grid.tokens),
+        max_num_batched_tokens=_most_tokens(grid),
         chunked_prefill=True,
         prefix_caching=True,
         async_scheduling=False,
@@ -118,8 +119,12 @@ def expert_specimen(
 
 
 def _like(spec: DecoderSpec, grid: Grid, device: torch.device) -> Tensor:
-    n_rows = max(*grid.tokens, *grid.batches)
-    return torch.randn(n_rows, spec.shape.n_heads, spec.shape.head_dim, device=device).to(spec.dtype)
+    return torch.randn(_most_tokens(grid), spec.shape.n_heads, spec.shape.head_dim, device=device).to(spec.dtype)
+
+
+def _most_tokens(grid: Grid) -> int:
+    """Of a step: those of the grid, or the prompts of as many requests as the loop is given at a time, together."""
+    return max(*grid.tokens, max(PROMPT_TOKENS) * max(*grid.loops, *grid.prefill_loops), grid.n_eager_tokens)
 
 
 def _activation_bytes(shape: MoeShape, n_ranks: int, grid: Grid) -> int:
@@ -127,7 +132,7 @@ def _activation_bytes(shape: MoeShape, n_ranks: int, grid: Grid) -> int:
 
     Embeddings and head are whole on every rank, where ``rest_bytes`` has a share of them.
     """
-    n_rows = max(*grid.tokens, *grid.batches)
+    n_rows = _most_tokens(grid)
     of_an_expert = 2 * shape.n_active * (shape.expert_ffn // n_ranks + shape.hidden)
     of_a_row = (8 + grid.n_layers) * shape.hidden + of_an_expert + 6 * shape.n_heads * shape.head_dim
     logits = 4 * max(grid.batches) * shape.vocab

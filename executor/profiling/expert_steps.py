@@ -14,7 +14,8 @@ import torch
 
 from executor.models.graphs import Graphs
 from executor.models.moe import Routed
-from executor.models.step import Row
+from executor.models.moe_decoder import MoeDecoder
+from executor.models.step import Row, StepInput
 from executor.profiling.expert_specimen import ExpertSpecimen
 from executor.profiling.specimen import Specimen
 from executor.profiling.steps import SHORT_PROMPT, added, decodes, mixed, prefills, ragged, served, unattended
@@ -42,14 +43,7 @@ def others(specimen: ExpertSpecimen) -> Iterator[Timing]:
     """The first pieces of layers, norms, projections and router, without attention."""
     model, bare = specimen.model, specimen.bare
     for n_tokens in model.grid.tokens:
-        step = unattended(model, n_tokens)
-        with model.serving.streams.computing():
-            hidden = bare.outer.embed(step)
-
-        def run(step=step, hidden=hidden) -> None:  # noqa: ANN001 - as they are above
-            for layer in specimen.timed:
-                bare.attend_and_route(specimen.layers[layer], layer, hidden, model.kv, step)
-
+        run = _firsts(specimen, bare, unattended(model, n_tokens))
         times_ns = model.stopwatch.on_device(run)
         yield timing(Part.OTHERS, Size(0, n_tokens), times_ns, n_parts=len(specimen.timed))
 
@@ -125,6 +119,18 @@ def _routed(specimen: ExpertSpecimen, rows: Sequence[Row]) -> tuple[dict[int, Ro
             decoder.run_experts(hidden, its, specimen.tables[layer])
     model.stopwatch.finish()
     return routed, round(sum(int(each) for each in n_used) / len(n_used))
+
+
+def _firsts(specimen: ExpertSpecimen, decoder: MoeDecoder, step: StepInput) -> Callable[[], None]:
+    """Run the first pieces of the timed layers."""
+    with specimen.model.serving.streams.computing():
+        hidden = decoder.outer.embed(step)
+
+    def run() -> None:
+        for layer in specimen.timed:
+            decoder.attend_and_route(specimen.layers[layer], layer, hidden, specimen.model.kv, step)
+
+    return run
 
 
 def _experts(specimen: ExpertSpecimen, routed: dict[int, Routed]) -> Callable[[], None]:

@@ -60,7 +60,7 @@ class Part(Enum):
     PREFILL_ATTENTION = "prefill_attention"
     """Attention of one layer of a prefill alone, as ``PREFILL_LAYER``."""
     DECODE_STEP = "decode_step"
-    """All layers and the head of a decode step, as ``DECODE_LAYER``; some are of fewer sequences than it is padded to."""
+    """All layers and the head of a decode step, as ``DECODE_LAYER``; some of fewer sequences than it is padded to."""
     EVEN_DECODE_STEP = "even_decode_step"
     """The same where all contexts are equally long."""
     PREFILL_STEP = "prefill_step"
@@ -162,9 +162,7 @@ def write_table(folder: Path, table: DeviceTable) -> Path:
     return path
 
 
-def write_timings(
-    path: Path, header: Mapping[str, object], columns: Sequence[str], timings: Iterable[Timing]
-) -> None:
+def write_timings(path: Path, header: Mapping[str, object], columns: Sequence[str], timings: Iterable[Timing]) -> None:
     """Write a header and a row for each duration."""
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {json.dumps(header)}\n")
@@ -185,9 +183,7 @@ def read_table(folder: Path, shape: ModelShape) -> DeviceTable:
     measured = ModelShape(**header["model"])
     if differ := _different(measured, shape):
         raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
-    return DeviceTable(
-        shape=measured, padding=read_padding(header["padding"]), about=header["about"], timings=timings
-    )
+    return DeviceTable(shape=measured, padding=read_padding(header["padding"]), about=header["about"], timings=timings)
 
 
 def read_timings(path: Path, columns: Sequence[str]) -> tuple[dict[str, Any], tuple[Timing, ...]]:
@@ -207,6 +203,7 @@ def read_timings(path: Path, columns: Sequence[str]) -> tuple[dict[str, Any], tu
 
 
 def read_padding(written: Mapping[str, Any]) -> Padding:
+    """Take a padding out of a header."""
     return Padding(
         decode_seqs=tuple(written["decode_seqs"]),
         prefill_tokens=tuple(written["prefill_tokens"]),

@@ -93,8 +93,9 @@ def read_expert_table(folder: Path, shape: MoeShape, n_ranks: int) -> ExpertTimi
 
 
 def _shape(written: Mapping[str, Any]) -> MoeShape:
-    delta = written.get("delta_net")
-    return MoeShape(**{**written, "delta_net": None if delta is None else DeltaNet(**delta)})
+    numbers, delta = dict(written), written["delta_net"]
+    numbers["delta_net"] = None if delta is None else DeltaNet(**delta)
+    return MoeShape(**numbers)
 
 
 def _different(measured: MoeShape, wanted: MoeShape) -> str:
