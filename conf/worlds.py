@@ -19,6 +19,7 @@ from policies.memory.ledger import Ledger
 from policies.moe_setup import ServedMoe
 from policies.policy import OffloadsExperts, Policy
 from traces.measured.device_tables import table_path
+from traces.measured.expert_tables import expert_table_path
 from traces.measured.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def table_files(run: Run) -> list[Path]:
     folder = tables_of(run.settings)
     if folder is None:
         return []
+    if run.moe is not None:
+        return [expert_table_path(folder, run.moe.shape.name, run.moe.n_ranks)]
     if is_layer_profile(folder):
         return sorted(folder.glob("tp1/*.csv"))
     return [table_path(folder, model.shape.name) for model in run.models]
@@ -169,14 +172,15 @@ def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
     from sim.moe_factory import open_moe_backend
 
     hardware, policy = run.settings.hardware, run.policy
-    if run.settings.compute != "roofline":
-        raise ValueError(f"compute={run.settings.compute}: there are no tables of experts; set compute=roofline")
+    if run.settings.compute == "aiconfigurator":
+        raise ValueError("compute=aiconfigurator knows no experts of ranks; set compute=roofline, or table")
     routing = asdict(experts.routing)
     return open_moe_backend(
         experts.shape,
         run.hardware,
         roofline=asdict(hardware.roofline),
         flops_per_s=hardware.flops_per_s,
+        tables=tables_of(run.settings),
         compute_slowdown=hardware.link.compute_slowdown,
         ranks=asdict(experts.ranks),
         routing={key: value for key, value in routing.items() if value not in (None, ())},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from policies.memory.experts import ExpertLayout, OffloadCap
 from policies.moe import MoeShape
 from policies.types import HardwareProfile
+from sim.compute.expert_table import ExpertTableModel
 from sim.compute.moe import MoeCompute, MoeRoofline, Ranks
 from sim.compute.perturbed import PerturbedExperts
 from sim.compute.roofline import Roofline
@@ -16,6 +18,7 @@ from sim.link import MILLION
 from sim.moe_backend import MoeBackend
 from sim.on_demand import OnDemandExperts
 from sim.staging import StagedExperts, StagingLink
+from traces.measured.expert_tables import read_expert_table
 
 
 def open_moe_backend(
@@ -24,6 +27,7 @@ def open_moe_backend(
     *,
     roofline: Mapping[str, float],
     flops_per_s: int,
+    tables: Path | None = None,
     compute_slowdown: float,
     ranks: Mapping[str, Any],
     routing: Mapping[str, Any],
@@ -36,6 +40,7 @@ def open_moe_backend(
     Args:
         hardware: of each rank; ranks behind one link to host memory share it.
         roofline, flops_per_s: fitted constants, see ``Roofline``; ``ranks``: see ``Ranks``.
+        tables: folder of measured compute times, taken in the place of the constants.
         compute_slowdown: share by which computation takes longer beside a copy.
         routing: ``kind`` and what that needs, see ``routing_of``.
         away: experts that never have a place, and are fetched when the router asks for them; ``None``: those that
@@ -43,7 +48,8 @@ def open_moe_backend(
         compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Deviation``.
 
     Raises:
-        ValueError: a constant is out of range, or the experts do not divide among the ranks.
+        ValueError: a constant is out of range, the experts do not divide among the ranks, or the table is not there,
+            faulty, or of another model or other ranks.
     """
     of, chosen = Ranks(**ranks), routing_of(shape, **routing)
     layout = shape.experts(of.n_ranks, hardware.page_bytes)
@@ -55,7 +61,8 @@ def open_moe_backend(
         slowdown_ppm=round(compute_slowdown * MILLION),
     )
     machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
-    compute: MoeCompute = MoeRoofline(machine, shape, of, chosen)
+    compute: MoeCompute
+    compute = MoeRoofline(machine, shape, of, chosen) if tables is None else _measured(tables, shape, of, routing)
     if compute_deviation:
         compute = PerturbedExperts(compute, compute_deviation, f"compute {seed}")
     return MoeBackend(
@@ -86,6 +93,15 @@ def routing_of(shape: MoeShape, kind: str, *, exponent: float = 0.0, weights: Se
             return by_weights(weights, shape.n_active)
         case _:
             raise ValueError(f"routing.kind={kind} must be uniform, zipf or histogram")
+
+
+def _measured(tables: Path, shape: MoeShape, ranks: Ranks, routing: Mapping[str, Any]) -> MoeCompute:
+    if routing["kind"] != "uniform":
+        raise ValueError(
+            f"compute=table: experts were measured as routers with random weights choose them; with "
+            f"routing.kind={routing['kind']} set compute=roofline"
+        )
+    return ExpertTableModel(read_expert_table(tables, shape, ranks.n_ranks), ranks)
 
 
 def _on_demand(layout: ExpertLayout, away: OffloadCap, routing: Routing, bytes_per_s: int) -> OnDemandExperts:
