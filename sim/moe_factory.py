@@ -60,9 +60,9 @@ def open_moe_backend(
         splits_regions=of.splits_regions,
         slowdown_ppm=round(compute_slowdown * MILLION),
     )
-    machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
-    compute: MoeCompute
-    compute = MoeRoofline(machine, shape, of, chosen) if tables is None else _measured(tables, shape, of, routing)
+    compute = moe_compute(
+        shape, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables, ranks=ranks, routing=routing
+    )
     if compute_deviation:
         compute = PerturbedExperts(compute, compute_deviation, f"compute {seed}")
     return MoeBackend(
@@ -95,13 +95,31 @@ def routing_of(shape: MoeShape, kind: str, *, exponent: float = 0.0, weights: Se
             raise ValueError(f"routing.kind={kind} must be uniform, zipf or histogram")
 
 
-def _measured(tables: Path, shape: MoeShape, ranks: Ranks, routing: Mapping[str, Any]) -> MoeCompute:
+def moe_compute(
+    shape: MoeShape,
+    hardware: HardwareProfile,
+    *,
+    roofline: Mapping[str, float],
+    flops_per_s: int,
+    tables: Path | None,
+    ranks: Mapping[str, Any],
+    routing: Mapping[str, Any],
+) -> MoeCompute:
+    """Make the compute times of one rank, measured or by constants; see ``open_moe_backend``.
+
+    Raises:
+        ValueError: likewise.
+    """
+    of = Ranks(**ranks)
+    if tables is None:
+        machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
+        return MoeRoofline(machine, shape, of, routing_of(shape, **routing))
     if routing["kind"] != "uniform":
         raise ValueError(
             f"compute=table: experts were measured as routers with random weights choose them; with "
             f"routing.kind={routing['kind']} set compute=roofline"
         )
-    return ExpertTableModel(read_expert_table(tables, shape, ranks.n_ranks), ranks)
+    return ExpertTableModel(read_expert_table(tables, shape, of.n_ranks), of)
 
 
 def _on_demand(layout: ExpertLayout, away: OffloadCap, routing: Routing, bytes_per_s: int) -> OnDemandExperts:
