@@ -54,8 +54,8 @@ def again(info: RunInfo, requests: Requests, changes: Mapping[str, object]) -> R
     try:
         follows = bool(info.config.get("sessions"))
         policy, lengths = _only(info.config, "policy"), _only(info.config, "sessions" if follows else "lengths")
-        unread = NOT_READ if follows else {}
-        cfg: Any = DictConfig({**unread, **info.config, **ONE_RUN, "compare": [policy]})
+        kept = {**NOT_READ, **info.config} if follows else info.config
+        cfg: Any = DictConfig({**kept, **ONE_RUN, "compare": [policy]})
         for key, value in changes.items():
             OmegaConf.update(cfg, key, value)
         return checked_run(configured(held_to_schema(cfg)), lengths, info.system, policy, None if follows else requests)

@@ -2,12 +2,15 @@
 
 Decode steps run as graphs and are measured whole; their experts are measured beside them, by tokens, for how many
 experts a step reads follows from its tokens and not from what it is padded to. Every other step is launched kernel by
-kernel: its parts are measured alone, as the device sees them and as the host asks for them.
+kernel: its parts are measured alone, as the device sees them; how long the host takes to ask for them the loop tells.
+
+Routers with random weights send the tokens of one prompt to few experts, for attention has them all look alike, and
+sequences to experts of their own. Experts of decodes and of a prompt are therefore measured apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -18,25 +21,38 @@ from executor.models.moe_decoder import MoeDecoder
 from executor.models.step import Row, StepInput
 from executor.profiling.expert_specimen import ExpertSpecimen
 from executor.profiling.specimen import Specimen
-from executor.profiling.steps import SHORT_PROMPT, added, decodes, mixed, prefills, ragged, served, unattended
+from executor.profiling.steps import added, decodes, mixed, prefills, ragged, served, unattended
 from executor.profiling.stopwatch import Size, timing
 from executor.transfer.cuda import CudaStreams
 from traces.measured.device_tables import Part, Timing
 
-DECODE_CONTEXT = 512
-"""Mean context of the steps whose routing is measured; as long as the KV cache allows where that is less."""
+DECODE_CONTEXT = 128
+"""Of the steps of decodes whose routing is measured: each reads K and V of its own, at random as its tokens are."""
 
 
 @torch.inference_mode()
 def measure_expert_steps(specimen: ExpertSpecimen) -> Iterator[Timing]:
     """Measure everything of a model but the loop around it."""
+    model = specimen.model
     yield from others(specimen)
-    yield from experts(specimen)
-    yield from decodes(specimen.model)
-    yield from between(specimen.model)
-    yield from prefills(specimen.model)
-    yield from mixed(specimen.model)
-    yield from launches(specimen)
+    yield from decodes(model)
+    yield from between(model)
+    yield from experts(specimen, [[(1, DECODE_CONTEXT - 1)] * n for n in _numbers_of_decodes(model)])
+    yield from experts(specimen, [[(n_tokens, 0)] for n_tokens in model.grid.tokens if n_tokens > 1])
+    yield from prefills(model)
+    redrawn(model)
+    yield from mixed(model)
+
+
+def _numbers_of_decodes(model: Specimen) -> list[int]:
+    return [n for n in model.grid.tokens if n <= max(model.grid.batches)]
+
+
+def redrawn(model: Specimen) -> None:
+    """Fill the KV cache at random once more: sequences that read what one prompt has left there are routed alike."""
+    with model.serving.streams.computing():
+        model.kv[: max(model.blocks) + 1].normal_()
+    model.stopwatch.finish()
 
 
 def others(specimen: ExpertSpecimen) -> Iterator[Timing]:
@@ -48,23 +64,27 @@ def others(specimen: ExpertSpecimen) -> Iterator[Timing]:
         yield timing(Part.OTHERS, Size(0, n_tokens), times_ns, n_parts=len(specimen.timed))
 
 
-def experts(specimen: ExpertSpecimen) -> Iterator[Timing]:
-    """The second pieces of layers, from graphs up to as many tokens as decode steps have."""
+def experts(specimen: ExpertSpecimen, steps: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Timing]:
+    """The second pieces of layers; of steps of decodes from graphs.
+
+    Args:
+        steps: sequences of each, (new tokens, tokens before). What does not fit is left out.
+    """
     model = specimen.model
     streams = model.serving.streams
     graphs = Graphs(streams.compute) if isinstance(streams, CudaStreams) else None
-    for n_tokens in model.grid.tokens:
-        rows = _rows(model, n_tokens)
-        if rows is None:
+    for sequences in steps:
+        if not model.holds(sequences):
             continue
-        routed, n_used = _routed(specimen, rows)
+        n_tokens = sum(n_new for n_new, _ in sequences)
+        routed, n_used = _routed(specimen, model.rows(sequences))
         run = _experts(specimen, routed)
-        if graphs is not None and n_tokens <= max(model.padding.decode_seqs, default=0):
+        if graphs is not None and n_tokens == len(sequences):
             with streams.computing():
                 run()  # compiles what a capture could not
             model.stopwatch.finish()
             run = partial(graphs.replay, ("experts", 0, 0, n_tokens), run)
-        size = Size(0, n_tokens, n_experts=n_used)
+        size = Size(len(sequences), n_tokens, n_experts=n_used)
         yield timing(Part.EXPERTS, size, model.stopwatch.on_device(run), n_parts=len(routed))
 
 
@@ -76,29 +96,6 @@ def between(model: Specimen) -> Iterator[Timing]:
         if n_seqs <= max(model.grid.batches) and model.holds(sequences):
             times_ns = added(*served(model, model.rows(sequences)))
             yield timing(Part.DECODE_STEP, Size(n_seqs, n_seqs, sum(contexts)), times_ns)
-
-
-def launches(specimen: ExpertSpecimen) -> Iterator[Timing]:
-    """What the host takes to launch a layer of a step with prompts; on a CPU that is the layer itself."""
-    model = specimen.model
-    for n_seqs in model.grid.launches:
-        size = Size(n_seqs, n_seqs - 1 + SHORT_PROMPT)
-        if model.device.type == "cpu":
-            yield timing(Part.LAUNCH, size, [0])
-            continue
-        rows = model.rows([*[(1, 0)] * (n_seqs - 1), (SHORT_PROMPT, 0)])
-        times_ns = model.stopwatch.on_host(_whole_layers(specimen, rows))
-        yield timing(Part.LAUNCH, size, times_ns, n_parts=len(specimen.timed))
-
-
-def _rows(model: Specimen, n_tokens: int) -> list[Row] | None:
-    """A step of so many tokens: decodes up to as many as a step has, else a prompt; ``None`` if it does not fit."""
-    sequences = [(n_tokens, 0)]
-    if n_tokens <= max(model.grid.batches):
-        most = min(model.shape.max_context_tokens, (len(model.blocks) // n_tokens - 1) * model.block_tokens)
-        contexts = ragged(n_tokens, max(1, min(DECODE_CONTEXT, most)), model.shape.max_context_tokens)
-        sequences = [(1, context - 1) for context in contexts]
-    return model.rows(sequences) if model.holds(sequences) else None
 
 
 def _routed(specimen: ExpertSpecimen, rows: Sequence[Row]) -> tuple[dict[int, Routed], int]:
@@ -141,20 +138,5 @@ def _experts(specimen: ExpertSpecimen, routed: dict[int, Routed]) -> Callable[[]
     def run() -> None:
         for layer, its in routed.items():
             specimen.decoder.run_experts(hidden, its, specimen.tables[layer])
-
-    return run
-
-
-def _whole_layers(specimen: ExpertSpecimen, rows: Sequence[Row]) -> Callable[[], None]:
-    """Run both pieces of the timed layers, kernel by kernel."""
-    model, decoder = specimen.model, specimen.decoder
-    step = model.step(rows)
-    with model.serving.streams.computing():
-        hidden = decoder.outer.embed(step)
-
-    def run() -> None:
-        for layer in specimen.timed:
-            its = decoder.attend_and_route(specimen.layers[layer], layer, hidden, model.kv, step)
-            decoder.run_experts(hidden, its, specimen.tables[layer])
 
     return run

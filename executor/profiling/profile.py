@@ -15,7 +15,7 @@ from executor.profiling.beside import Contention, contention
 from executor.profiling.expert_specimen import expert_specimen
 from executor.profiling.expert_steps import measure_expert_steps
 from executor.profiling.grid import Grid
-from executor.profiling.loop import measure_loop
+from executor.profiling.loop import measure_launches, measure_loop
 from executor.profiling.machine import (
     LinkRates,
     VmmTimes,
@@ -137,6 +137,7 @@ def profile_experts(
         timings = list(measure_expert_steps(specimen))
         tell(f"{shape.name}: loop")
         timings += measure_loop(specimen.model, _heads(timings))
+        timings += measure_launches(specimen.model)
         return ExpertProfile(shape=shape, n_ranks=n_ranks, padding=specimen.model.padding, timings=timings)
 
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from policies.moe_setup import rank_shape
 from policies.types import Work
 from sim.compute.curve import Curve
+from sim.compute.expert_reads import ExpertReads
 from sim.compute.moe import LayerTimes, Ranks
 from sim.compute.table import TableModel
 from traces.measured.device_tables import DeviceTable, Padding, Part, Timing
@@ -48,7 +49,7 @@ class ExpertTableModel:
             )
         shape = table.shape
         self._shape, self._ranks, self._padding = shape, ranks, table.padding
-        self._experts = _experts(table)
+        self._experts = ExpertReads(table)
         self._launch = Curve((each.n_seqs, each.ns) for each in _measured(table, Part.LAUNCH))
         self._decodes = TableModel(_without_experts(table, self._experts))
         self._eager = TableModel(_eager(table))
@@ -71,33 +72,27 @@ class ExpertTableModel:
         """A layer of a step of decodes."""
         n_seqs = work.n_decode_seqs
         pads = n_seqs not in self._padding.decode_seqs and n_seqs < max(self._padding.decode_seqs, default=0)
-        return self._layer(self._decodes.layer_ns(work), n_seqs + pads, n_seqs)
+        return self._layer(self._decodes.layer_ns(work), self._experts.decodes_ns(n_seqs + pads), n_seqs)
 
     def _launched(self, work: Work) -> LayerTimes:
         """A layer of a step with prompts."""
-        n_tokens = work.n_tokens
-        times = self._layer(self._eager.layer_ns(work), n_tokens, n_tokens)
+        times = self._layer(self._eager.layer_ns(work), self._experts.ns(work), work.n_tokens)
         waits_ns = max(0, self._launch(work.n_prefill_seqs + work.n_decode_seqs) - times.all_ns)
         return replace(times, mixer_ns=times.mixer_ns + waits_ns)
 
-    def _layer(self, mixer_ns: int, n_routed: int, n_tokens: int) -> LayerTimes:
+    def _layer(self, mixer_ns: int, experts_ns: int, n_tokens: int) -> LayerTimes:
         """Put a layer together. Both GEMMs were measured at once: each has its share of the bytes."""
-        experts_ns = self._experts(n_routed)
         part, whole = self._gate_up_share
         gate_up_ns = experts_ns * part // whole
         reduce_ns = self._ranks.sum_ns(n_tokens, self._shape.hidden)
         return LayerTimes(mixer_ns, gate_up_ns, experts_ns - gate_up_ns, reduce_ns)
 
 
-def _experts(table: ExpertTimings) -> Curve:
-    """The experts of a layer over tokens; more tokens never take less: they read no fewer experts."""
-    return Curve(((each.n_tokens, each.ns) for each in _measured(table, Part.EXPERTS)), rising=True)
-
-
-def _without_experts(table: ExpertTimings, experts: Curve) -> DeviceTable:
+def _without_experts(table: ExpertTimings, experts: ExpertReads) -> DeviceTable:
     """Decode steps as those of a dense model, which their experts have been taken from."""
     decodes = [
-        replace(each, ns=max(0, each.ns - experts(each.n_tokens))) for each in _measured(table, Part.DECODE_LAYER)
+        replace(each, ns=max(0, each.ns - experts.decodes_ns(each.n_tokens)))
+        for each in _measured(table, Part.DECODE_LAYER)
     ]
     return _dense(table, table.padding, [*decodes, *_prompts(table)])
 

@@ -41,7 +41,8 @@ class Part(Enum):
     """A layer of a step of prefills, padded as it is run: by sequences of equal length, their new tokens added up, and
     tokens of each that were there before."""
     EXPERTS = "experts"
-    """The experts of a layer, their grouped GEMMs one behind the other: by tokens, and by experts that these use."""
+    """The experts of a layer, their grouped GEMMs one behind the other: by sequences and tokens, as many of both for
+    decodes, one sequence for a prompt; and by the experts that they use."""
     LAUNCH = "launch"
     """Host time to launch a layer of prompts and decodes kernel by kernel: by sequences."""
     HEAD = "head"
