@@ -28,8 +28,8 @@ How ours is read, one of:
 - ``range_of``: least and greatest of what other claims came to.
 - ``same_as``: another claim; it counts once.
 
-An entry without ``ours`` is unscored. ``refuted`` names a file that shows under which assumptions the claim does not
-hold, and says why.
+An entry without ``ours`` is unscored. ``refuted`` names a file that shows that the claim holds under none of the
+assumptions, and says why; ``open`` one that shows that it depends on them (see ``conf/paper/score.py``).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refuted:
-    """Why a claim does not hold, and the file that shows it, below the repository."""
+class Evidence:
+    """Why a claim does not hold, or not always, and the file that shows it, below the repository."""
 
     because: str
     evidence: str
@@ -120,7 +120,8 @@ class Entry:
     experiments: tuple[str, ...] = ()
     ours: Reading | None = None
     assumes: str = ""
-    refuted: Refuted | None = None
+    refuted: Evidence | None = None
+    open: Evidence | None = None
 
     def __post_init__(self) -> None:
         compares = self.kind == "pair" or self.is_relative
@@ -192,7 +193,7 @@ def entry_from(name: str, paper: str, given: Mapping[str, Any]) -> Entry:
         if unknown := sorted(set(given) - known):
             raise ValueError(f"no key {unknown[0]}; there are {', '.join(sorted(known))}")
         kind, values = _said(given.get("paper", "ordering"))
-        ours, refuted = given.get("ours"), given.get("refuted")
+        ours = given.get("ours")
         return Entry(
             id=name,
             paper=paper,
@@ -205,7 +206,8 @@ def entry_from(name: str, paper: str, given: Mapping[str, Any]) -> Entry:
             experiments=tuple(given.get("experiments", ())),
             ours=None if ours is None else Reading(**_tuples(ours)),
             assumes=given.get("assumes", ""),
-            refuted=None if refuted is None else Refuted(**refuted),
+            refuted=_evidence(given.get("refuted")),
+            open=_evidence(given.get("open")),
         )
     except KeyError as missing:
         raise ValueError(f"claim {name}: {missing.args[0]} is missing") from None
@@ -225,6 +227,10 @@ def _said(paper: object) -> tuple[Kind, tuple[float, ...]]:
     if kind == "ordering" or kind not in get_args(Kind) or len(values) not in ((2,) if kind == "pair" else (1, 2)):
         raise ValueError(f"paper: {kind}={value} is not a kind of claim with its value")
     return cast("Kind", kind), values
+
+
+def _evidence(given: Mapping[str, str] | None) -> Evidence | None:
+    return None if given is None else Evidence(**given)
 
 
 def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Experiments run as far as their runs are not there already (they are found by a digest of all that they depend on),
 their figures are drawn, and each claim is scored: how far ours is off, and whether its direction is right. It ends
-with 1 while a claim is unscored, or a direction is wrong and not refuted.
+with 1 while a claim is unscored, or a direction is wrong and not refuted: that it is open does not suffice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from conf.cli import Refused
 from conf.paper.catalog import CHECKS, Entry, papers, read_catalog
 from conf.paper.collect import collect
 from conf.paper.page import page
-from conf.paper.score import Scored, Told, score
+from conf.paper.score import WITHIN, Scored, Told, score
 from policies.errors import Stuck
 
 UNSETTLED = 1
@@ -31,9 +31,6 @@ EXAMPLES = """
   python -m sim claims --only M056 --root /data   by number; results elsewhere
   python -m sim claims seed=1                     under another assumption
 """
-
-WITHIN = 0.25
-"""An error that counts as near."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -134,6 +131,12 @@ def found(each: Scored) -> str:
     return _joined(each.entry).join(f"{value:.4g}" for value in each.ours.values)
 
 
+def evidence(entry: Entry) -> str:
+    """Why a claim is refuted or open, and the file that shows it."""
+    found = entry.refuted or entry.open
+    return "" if found is None else f"{found.because} ({found.evidence})"
+
+
 def _joined(entry: Entry) -> str:
     """A range has two ends, a pair the values of two systems."""
     return " -> " if entry.kind == "pair" else " to "
@@ -146,7 +149,7 @@ def summary(scored: Sequence[Scored]) -> str:
         own = [each for each in scored if each.entry.check == check and not each.verdict.startswith("as ")]
         if own:
             errors = [each.error for each in own if each.error is not None]
-            near = sum(error <= WITHIN for error in errors)
+            near = sum(each.is_near for each in own)
             middle = f", median error {median(errors):.2f}" if errors else ""
             verdicts = [each.verdict for each in own]
             counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
@@ -161,7 +164,7 @@ def write_csv(scored: Sequence[Scored], path: Path) -> None:
         rows = csv.writer(file)
         rows.writerow(
             ("id", "paper", "check", "text", "source", "kind", "paper_value", "ours", "least", "most", "n_points",
-             "error", "direction", "verdict", "definition", "assumes", "experiments", "refuted")
+             "error", "direction", "verdict", "definition", "assumes", "experiments", "because")
         )  # fmt: skip
         for each in scored:
             entry, ours = each.entry, each.ours
@@ -173,5 +176,5 @@ def write_csv(scored: Sequence[Scored], path: Path) -> None:
                  "" if each.error is None else f"{each.error:.4f}",
                  "" if each.is_right is None else ("right" if each.is_right else "wrong"), each.verdict,
                  "" if ours is None else ours.definition, entry.assumes, " ".join(entry.experiments),
-                 "" if entry.refuted is None else f"{entry.refuted.because} ({entry.refuted.evidence})")
+                 evidence(entry))
             )  # fmt: skip

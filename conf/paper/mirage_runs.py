@@ -14,18 +14,11 @@ from conf.paper.drawn import Drawn, Numbers
 from policies.types import GB, NS_PER_S
 from traces.claims import METRICS, Result
 from traces.plots.paper import Bars, Lines, draw
-from traces.plots.sweep import against_rate
+from traces.plots.sweep import PANELS, against_rate
 from traces.results.folder import read_run
 from traces.results.metrics import quantiles
 
 NS_PER_MS = 10**6
-
-MERITS = (
-    ("mean_gap_p99", "P99 TBT (ms), mean gap of a request", NS_PER_MS, False),
-    ("ttft_p99", "P99 TTFT (s)", NS_PER_S, True),
-    ("output_tokens_per_s", "output tokens/s", 1, False),
-)
-"""Metric, label, unit, whether on a logarithmic axis: the three panels of figures 8 to 14."""
 
 
 LATENCIES = (
@@ -42,7 +35,7 @@ def rates(drawn: Drawn) -> Numbers:
     return {
         f"{metric}_ratio_{system}": drawn.mean(system, metric) / drawn.mean(base, metric)
         for system in drawn.systems[1:]
-        for metric in (*(name for name, *_ in MERITS), "max_gap_p99")
+        for metric in ("mean_gap_p99", *(panel.metric for panel in PANELS))
     }
 
 
@@ -53,16 +46,16 @@ def bars(drawn: Drawn) -> Numbers:
         points.setdefault((result.info.workload, result.info.rate_per_s), _by_model(result))
     row = [
         Bars(
-            title=label,
-            ylabel=label,
+            title="",
+            ylabel=panel.label,
             groups=[*points.values()],
             values={
-                system: [drawn.mean(system, metric, rate, workload) / unit for workload, rate in points]
+                system: [drawn.mean(system, panel.metric, rate, workload) / panel.unit for workload, rate in points]
                 for system in drawn.systems
             },
-            log=log,
+            log=panel.scale == "log",
         )
-        for metric, label, unit, log in MERITS
+        for panel in PANELS
     ]
     names = ", ".join(model.name for model in drawn.results[0].info.models)
     draw(f"{drawn.results[0].info.mix}: {names}", [row], drawn.figure, panel_inches=(4.6, 2.8))
@@ -87,14 +80,14 @@ def frontier(drawn: Drawn) -> Numbers:
     panels: list[Lines] = []
     numbers: dict[str, float] = {}
     base, *others = drawn.systems
-    for metric, label, _, _ in MERITS:
-        by_link = {system: _by_link(drawn, system, metric) for system in drawn.systems}
+    for panel in PANELS:
+        by_link = {system: _by_link(drawn, system, panel.metric) for system in drawn.systems}
         changes = {
             system: {gb: value / by_link[base][gb] - 1 for gb, value in by_link[system].items()} for system in others
         }
         panels.append(
             Lines(
-                title=label,
+                title=panel.label,
                 xlabel="link to the device (GB/s)",
                 ylabel=f"change against {base} (%)",
                 values={
@@ -105,7 +98,7 @@ def frontier(drawn: Drawn) -> Numbers:
             )
         )
         numbers |= {
-            f"{metric}_change_{system}_{gb:g}": share
+            f"{panel.metric}_change_{system}_{gb:g}": share
             for system, found in changes.items()
             for gb, share in found.items()
         }

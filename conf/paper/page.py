@@ -13,7 +13,7 @@ STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 84rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .25rem .5rem; vertical-align: top }
 tr { border-bottom: 1px solid #ddd } td.n { text-align: right; white-space: nowrap } small { color: #666 }
-.right { color: #00664b } .wrong, .unscored { color: #b03a00; font-weight: 600 } .refuted { color: #6b4a9b }
+.right { color: #00664b } .wrong, .open, .unscored { color: #b03a00; font-weight: 600 } .refuted { color: #6b4a9b }
 img { max-width: 100% } figure { margin: 2rem 0 } figcaption { font-weight: 600 }
 pre { background: #f5f5f5; padding: 1rem }
 """
@@ -43,7 +43,7 @@ The second line of a row says what was compared and what is assumed.</p>
 
 
 def _row(each: Scored) -> str:
-    from conf.paper.claims import found, said
+    from conf.paper.claims import evidence, found, said
 
     entry, ours = each.entry, each.ours
     spread = ""
@@ -55,7 +55,7 @@ def _row(each: Scored) -> str:
         "" if ours is None else ours.definition,
         "; ".join(f"{name} {100 * value:+.1f}%" for name, value in beside.items()),
         entry.assumes,
-        "" if entry.refuted is None else f"refuted: {entry.refuted.because} ({entry.refuted.evidence})",
+        f"{each.verdict}: {shown}" if (shown := evidence(entry)) else "",
     ]
     error = "" if each.error is None else f"{each.error:.2f}"
     links = " ".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in entry.experiments)

@@ -3,8 +3,13 @@
 - A relative claim is compared by what remains: reductions of 90 and 95 % are a factor of two apart. Its error is
   |ln((1 + ours) / (1 + paper))|; a paper's change below 10 % counts by points instead.
 - A value or a factor: |ln(ours / paper)|; where the paper's is 0, none if ours is, else without bound.
+- Near is an error of a quarter at most, or of five points for a paper's change below 10 %.
 - A range or a pair: the larger error of its two. The direction of a pair is which of the two is more. An
   ordering has no error: it holds or it does not.
+- The verdict is ``right`` if the direction is, under the common assumptions. If it is not: ``refuted`` if ours is near
+  the paper's number under none of the assumptions that were swept, ``open`` if it is under some: then what the paper
+  does not say decides. Which of the two the catalogue says, and the sweep's file is its evidence
+  (``tests/paper/test_evidence.py``).
 """
 
 from __future__ import annotations
@@ -24,6 +29,9 @@ SMALL_CHANGE = 0.10
 
 POINTS = 0.05
 """By how many points such a change may be off: as good as none."""
+
+WITHIN = 0.25
+"""An error that counts as near."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +86,23 @@ class Scored:
             return "unscored"
         if self.entry.refuted is not None:
             return "refuted"
-        return "right" if self.is_right else "wrong"
+        if self.is_right:
+            return "right"
+        return "wrong" if self.entry.open is None else "open"
+
+    @property
+    def is_near(self) -> bool:
+        """Whether ours is near the paper's; an ordering never is."""
+        if self.ours is None or self.error is None:
+            return False
+        if self.entry.is_relative:
+            return all(map(is_near, self.ours.values, self.entry.changes))
+        return self.error <= WITHIN
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is left to do: it is scored, and right or refuted."""
-        return self.verdict not in ("unscored", "wrong")
+        return self.verdict not in ("unscored", "wrong", "open")
 
 
 def score(entries: Sequence[Entry], told: Mapping[str, Told]) -> list[Scored]:
@@ -138,6 +157,11 @@ def change_error(ours: float, paper: float) -> float:
     if abs(paper) < SMALL_CHANGE:
         return abs(ours - paper)
     return abs(log(_remains(ours, paper)))
+
+
+def is_near(ours: float, paper: float) -> bool:
+    """Whether a relative change is near the paper's."""
+    return change_error(ours, paper) <= (POINTS if abs(paper) < SMALL_CHANGE else WITHIN)
 
 
 def _remains(ours: float, paper: float) -> float:
