@@ -37,7 +37,7 @@ profiled() { # NAME ARGUMENT...
 
 part() {
     case $1 in
-    test) python3 -m pytest -q -p no:cacheprovider -m gpu tests/executor/experts tests/executor/models/test_moe_on_a_gpu.py tests/executor/moe ;;
+    test) python3 -m pytest -q -p no:cacheprovider -m gpu tests/executor/attention tests/executor/experts tests/executor/models/test_moe_on_a_gpu.py tests/executor/moe ;;
     experts | staging) python3 -m "bench.$1" --out "$out/h200_moe_$1.json" ;;
     profile) profiled "$1" ;;
     profile_x2) profiled "$1" --ranks 2 ;;

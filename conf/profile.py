@@ -41,6 +41,7 @@ from executor.vmm.driver import Driver, DriverError
 from policies.moe import MoeShape
 from policies.types import MIB, HardwareProfile, LinkProfile, ModelShape
 from traces.measured.device_tables import DeviceTable, write_table
+from traces.measured.expert_tables import described
 from traces.results.folder import write_json
 from traces.results.provenance import commit, versions
 
@@ -117,8 +118,8 @@ def _read_shape(name: str) -> ModelShape | MoeShape:
     if not name.endswith(".yaml") and (models / "moe" / path.name).is_file():
         path = models / "moe" / path.name
     try:
-        described: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return MoeShape(**described) if "n_experts" in described else ModelShape(**described)
+        fields: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return described(fields) if "n_experts" in fields else ModelShape(**fields)
     except (OSError, TypeError, yaml.YAMLError) as error:
         known = ", ".join(sorted(each.stem for each in models.rglob("*.yaml")))
         raise ValueError(f"--model {name}: {error}; there are {known}") from None

@@ -23,7 +23,7 @@ from conf.carry_out import carry_out
 from conf.cli import Refused
 from conf.replays import Played, play
 from conf.run import Run
-from conf.worlds import TABLES, ops_gpu_of, table_files, tables_of
+from conf.worlds import TABLES, compute_of, ops_gpu_of, table_files, tables_of
 from policies.errors import Stuck
 from policies.types import Work
 from sim.factory import compute_models
@@ -186,14 +186,18 @@ def _source(run: Run) -> str:
 
 def _explained(run: Run, real: RunTables, simulated: RunTables) -> str:
     found = causes.causes(real, simulated)
-    hardware = run.settings.hardware
-    models = compute_models(
-        [model.shape for model in run.models],
-        run.hardware,
-        roofline=asdict(hardware.roofline),
-        flops_per_s=hardware.flops_per_s,
-        tables=tables_of(run.settings),
-        ops_gpu=ops_gpu_of(run.settings),
+    hardware, experts = run.settings.hardware, run.settings.mix.experts
+    models = (
+        [compute_of(run, experts)]
+        if experts is not None
+        else compute_models(
+            [model.shape for model in run.models],
+            run.hardware,
+            roofline=asdict(hardware.roofline),
+            flops_per_s=hardware.flops_per_s,
+            tables=tables_of(run.settings),
+            ops_gpu=ops_gpu_of(run.settings),
+        )
     )
     hosts_ns = [[models[cause.kind[0]].host_ns(_step(cause.kind, times)) for times in (1, 2)] for cause in found]
     return causes.table(found, [model.name for model in real.info.models], hosts_ns)

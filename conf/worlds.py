@@ -25,6 +25,7 @@ from traces.measured.layer_profile import is_layer_profile
 if TYPE_CHECKING:
     from executor.mixture.plan import MoePlan
     from executor.plan import Plan
+    from sim.compute.moe import MoeCompute
     from traces.results.copies import CopyLog
 
 
@@ -171,23 +172,44 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
 def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
     from sim.moe_factory import open_moe_backend
 
-    hardware, policy = run.settings.hardware, run.policy
-    if run.settings.compute == "aiconfigurator":
-        raise ValueError("compute=aiconfigurator knows no experts of ranks; set compute=roofline, or table")
-    routing = asdict(experts.routing)
+    policy = run.policy
     return open_moe_backend(
+        compute_of(run, experts),
         experts.shape,
         run.hardware,
-        roofline=asdict(hardware.roofline),
-        flops_per_s=hardware.flops_per_s,
-        tables=tables_of(run.settings),
-        compute_slowdown=hardware.link.compute_slowdown,
+        compute_slowdown=run.settings.hardware.link.compute_slowdown,
         ranks=asdict(experts.ranks),
-        routing={key: value for key, value in routing.items() if value not in (None, ())},
+        routing=_routing(experts),
         away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
         compute_deviation=run.settings.compute_deviation,
         seed=run.settings.seed,
     )
+
+
+def compute_of(run: Run, experts: ExpertsModel) -> MoeCompute:
+    """Make the compute times of one rank of a mixture of experts.
+
+    Raises:
+        ValueError: there are none of this kind, or a constant is out of range.
+    """
+    from sim.moe_factory import moe_compute
+
+    settings = run.settings
+    if settings.compute == "aiconfigurator":
+        raise ValueError("compute=aiconfigurator knows no experts of ranks; set compute=roofline, or table")
+    return moe_compute(
+        experts.shape,
+        run.hardware,
+        roofline=asdict(settings.hardware.roofline),
+        flops_per_s=settings.hardware.flops_per_s,
+        tables=tables_of(settings),
+        ranks=asdict(experts.ranks),
+        routing=_routing(experts),
+    )
+
+
+def _routing(experts: ExpertsModel) -> dict[str, object]:
+    return {key: value for key, value in asdict(experts.routing).items() if value not in (None, ())}
 
 
 def _any_plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan | MoePlan:

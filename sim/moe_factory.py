@@ -22,12 +22,10 @@ from traces.measured.expert_tables import read_expert_table
 
 
 def open_moe_backend(
+    compute: MoeCompute,
     shape: MoeShape,
     hardware: HardwareProfile,
     *,
-    roofline: Mapping[str, float],
-    flops_per_s: int,
-    tables: Path | None = None,
     compute_slowdown: float,
     ranks: Mapping[str, Any],
     routing: Mapping[str, Any],
@@ -39,17 +37,16 @@ def open_moe_backend(
 
     Args:
         hardware: of each rank; ranks behind one link to host memory share it.
-        roofline, flops_per_s: fitted constants, see ``Roofline``; ``ranks``: see ``Ranks``.
-        tables: folder of measured compute times, taken in the place of the constants.
+        compute: times of a rank, see ``moe_compute``.
         compute_slowdown: share by which computation takes longer beside a copy.
+        ranks: see ``Ranks``.
         routing: ``kind`` and what that needs, see ``routing_of``.
         away: experts that never have a place, and are fetched when the router asks for them; ``None``: those that
             are offloaded are staged.
         compute_deviation: by how much compute times are off, drawn by ``seed``: see ``Deviation``.
 
     Raises:
-        ValueError: a constant is out of range, the experts do not divide among the ranks, or the table is not there,
-            faulty, or of another model or other ranks.
+        ValueError: a constant is out of range, or the experts do not divide among the ranks.
     """
     of, chosen = Ranks(**ranks), routing_of(shape, **routing)
     layout = shape.experts(of.n_ranks, hardware.page_bytes)
@@ -59,9 +56,6 @@ def open_moe_backend(
         reduce_bytes_per_s=of.reduce_bytes_per_s if of.reduces_over_link else 0,
         splits_regions=of.splits_regions,
         slowdown_ppm=round(compute_slowdown * MILLION),
-    )
-    compute = moe_compute(
-        shape, hardware, roofline=roofline, flops_per_s=flops_per_s, tables=tables, ranks=ranks, routing=routing
     )
     if compute_deviation:
         compute = PerturbedExperts(compute, compute_deviation, f"compute {seed}")
@@ -105,10 +99,16 @@ def moe_compute(
     ranks: Mapping[str, Any],
     routing: Mapping[str, Any],
 ) -> MoeCompute:
-    """Make the compute times of one rank, measured or by constants; see ``open_moe_backend``.
+    """Make the compute times of one rank, measured or by constants.
+
+    Args:
+        roofline, flops_per_s: fitted constants, see ``Roofline``.
+        tables: folder of measured compute times, taken in their place.
+        ranks: see ``Ranks``.
+        routing: as of ``open_moe_backend``.
 
     Raises:
-        ValueError: likewise.
+        ValueError: a constant is out of range, or the table is not there, faulty, or of another model or other ranks.
     """
     of = Ranks(**ranks)
     if tables is None:

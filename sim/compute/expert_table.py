@@ -30,6 +30,9 @@ from traces.measured.expert_tables import ExpertTimings
 SHARED = (Part.OTHERS, Part.HEAD, Part.DECODE_HOST, Part.PREFILL_HOST)
 """Parts that a table without experts has from one with experts as they are."""
 
+LAUNCHED = Timing(part=Part.LAUNCH, n_seqs=2**31, n_tokens=0, context_tokens=0, ns=0, spread_ns=0, n_samples=0)
+"""Launching, of however many sequences, that takes no time."""
+
 
 class ExpertTableModel:
     """The measured times of one rank of a model: a ``MoeCompute``.
@@ -50,7 +53,7 @@ class ExpertTableModel:
         shape = table.shape
         self._shape, self._ranks, self._padding = shape, ranks, table.padding
         self._experts = ExpertReads(table)
-        self._launch = Curve((each.n_seqs, each.ns) for each in _measured(table, Part.LAUNCH))
+        self._launch_ns = max(each.ns for each in _measured(table, Part.LAUNCH))
         self._decodes = TableModel(_without_experts(table, self._experts))
         self._eager = TableModel(_eager(table))
         self._gate_up_share = shape.gate_up_bytes, shape.gate_up_bytes + shape.down_bytes
@@ -77,7 +80,7 @@ class ExpertTableModel:
     def _launched(self, work: Work) -> LayerTimes:
         """A layer of a step with prompts."""
         times = self._layer(self._eager.layer_ns(work), self._experts.ns(work), work.n_tokens)
-        waits_ns = max(0, self._launch(work.n_prefill_seqs + work.n_decode_seqs) - times.all_ns)
+        waits_ns = max(0, self._launch_ns - times.all_ns)
         return replace(times, mixer_ns=times.mixer_ns + waits_ns)
 
     def _layer(self, mixer_ns: int, experts_ns: int, n_tokens: int) -> LayerTimes:
@@ -117,11 +120,10 @@ def _prompts(table: ExpertTimings) -> list[Timing]:
 
 
 def _dense(table: ExpertTimings, padding: Padding, timings: Iterable[Timing]) -> DeviceTable:
-    """A table of a dense model, whose host launches layers in no time: that is counted for the whole layer."""
+    """A table of a dense model, whose layers are launched in no time: that counts for both pieces together."""
     shape = rank_shape(table.shape, table.n_ranks, table.shape.experts(table.n_ranks, page_bytes=1))
     shared = [each for part in SHARED for each in _measured(table, part)]
-    launches = [replace(each, ns=0) for each in _measured(table, Part.LAUNCH)]
-    return DeviceTable(shape=shape, padding=padding, about=table.about, timings=(*shared, *launches, *timings))
+    return DeviceTable(shape=shape, padding=padding, about=table.about, timings=(*shared, LAUNCHED, *timings))
 
 
 def _others(table: ExpertTimings) -> Curve:

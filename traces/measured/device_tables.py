@@ -180,15 +180,18 @@ def read_table(folder: Path, shape: ModelShape) -> DeviceTable:
         ValueError: the model was not measured there, or with other sizes, or the file is faulty.
     """
     path = table_path(folder, shape.name)
-    header, timings = read_timings(path, COLUMNS)
+    header, timings = read_timings(path, COLUMNS, path.stem)
     measured = ModelShape(**header["model"])
     if differ := _different(measured, shape):
         raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
     return DeviceTable(shape=measured, padding=read_padding(header["padding"]), about=header["about"], timings=timings)
 
 
-def read_timings(path: Path, columns: Sequence[str]) -> tuple[dict[str, Any], tuple[Timing, ...]]:
+def read_timings(path: Path, columns: Sequence[str], model: str) -> tuple[dict[str, Any], tuple[Timing, ...]]:
     """Read header and durations of a file.
+
+    Args:
+        model: what ``profile --model`` measures it with.
 
     Raises:
         ValueError: it is not there, or faulty.
@@ -198,7 +201,7 @@ def read_timings(path: Path, columns: Sequence[str]) -> tuple[dict[str, Any], tu
             header = _header(path, file.readline())
             return header, tuple(_timings(path, csv.DictReader(file, strict=True), columns))
     except FileNotFoundError:
-        raise ValueError(f"{path} is not there: {_mend(path)}") from None
+        raise ValueError(f"{path} is not there: {_mend(path, model)}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: {error}; measure it again") from error
 
@@ -212,10 +215,10 @@ def read_padding(written: Mapping[str, Any]) -> Padding:
     )
 
 
-def _mend(path: Path) -> str:
+def _mend(path: Path, model: str) -> str:
     there = sorted(each.stem for each in path.parent.glob("*.csv"))
     measured = f"measured are {', '.join(there)}" if there else f"nothing was measured in {path.parent}"
-    return f"{measured}; run python -m executor profile --model {path.stem}, or set compute=roofline"
+    return f"{measured}; run python -m executor profile --model {model}, or set compute=roofline"
 
 
 def _header(path: Path, line: str) -> dict[str, Any]:

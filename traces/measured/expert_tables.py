@@ -77,8 +77,9 @@ def read_expert_table(folder: Path, shape: MoeShape, n_ranks: int) -> ExpertTimi
         ValueError: the model was not measured there, or with other sizes, or the file is faulty.
     """
     path = expert_table_path(folder, shape.name, n_ranks)
-    header, timings = read_timings(path, EXPERT_COLUMNS)
-    measured = _shape(header["experts"])
+    named = table_path(folder, shape.name).stem
+    header, timings = read_timings(path, EXPERT_COLUMNS, named if n_ranks == 1 else f"{named} --ranks {n_ranks}")
+    measured = described(header["experts"])
     if differ := _different(measured, shape):
         raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
     if header["n_ranks"] != n_ranks:
@@ -92,8 +93,9 @@ def read_expert_table(folder: Path, shape: MoeShape, n_ranks: int) -> ExpertTimi
     )
 
 
-def _shape(written: Mapping[str, Any]) -> MoeShape:
-    numbers, delta = dict(written), written["delta_net"]
+def described(written: Mapping[str, Any]) -> MoeShape:
+    """Take a shape out of a header, or out of a file that describes a model."""
+    numbers, delta = dict(written), written.get("delta_net")
     numbers["delta_net"] = None if delta is None else DeltaNet(**delta)
     return MoeShape(**numbers)
 
