@@ -86,6 +86,12 @@ def test_a_replay_is_measured_once_it_is_warm_until_the_first_session_ends() -> 
     assert figures["preemptions_per_1k_turns"] == 500
 
 
+def test_of_a_window_counts_what_is_done_when_it_closes() -> None:
+    figures = figures_of(kept(), turns(window_s=5.0))
+    assert figures["output_tokens_per_s"] == pytest.approx((5 + 5 + 3) / 5)  # the third speaks from 4 to 6 s
+    assert figures["recorded_turns_percent"] == 50.0
+
+
 def test_turns_within_both_budgets_are_counted() -> None:
     figures = figures_of(kept(), turns())
     assert figures["turns_per_s_ttft1_tpot250"] == 1 / 6
