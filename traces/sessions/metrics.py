@@ -64,6 +64,21 @@ def by_turn(turns: Turns) -> Iterator[Figures]:
             yield {"turn": number, "n_turns": len(of), "ttft_p50_s": p50, "ttft_p90_s": p90}
 
 
+def by_progress(turns: Turns) -> Iterator[Figures]:
+    """TTFT of turns in the order of their first tokens until figures end, as many at a time as warm the server up.
+
+    The first bin is the warm-up, which figures leave out (figure 7: "after the first").
+    """
+    _, end_ns = turns.window_ns()
+    spoke_ns = turns.columns["first_token_ns"]
+    order = np.argsort(spoke_ns, kind="stable")
+    order = order[spoke_ns[order] < end_ns]
+    ttft_ns, width = (spoke_ns - turns.columns["arrival_ns"])[order], turns.settings.warm_up_turns
+    for number, begin in enumerate(range(0, len(order), width)):
+        of = ttft_ns[begin : begin + width]
+        yield {"bin": number, "n_turns": len(of), "ttft_p90_s": quantiles(of, None, (900,))[0] / NS_PER_S}
+
+
 def by_time(run: RunTables, turns: Turns) -> Iterator[Figures]:
     """What happened in each half hour."""
     _, end_ns = turns.window_ns()
