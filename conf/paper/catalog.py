@@ -19,9 +19,9 @@ How ours is read, one of:
   lengths, mix or rate have these values.
 - ``column``: of a table that the experiment leaves (``file``: ``sessions``, the default, ``turns``, ``progress``,
   ``bins`` or ``experts``), of a system (``of``; also several, or all if it is left out), where columns have values
-  (``where``; two values: from the first to the last), averaged over seeds, then ``over`` points. Against a value: the mean. Against
-  ``value: [LEAST, GREATEST]``: least and greatest of the points. ``against``: a change or a factor over another system,
-  or the two values of ``pair: [OF_AGAINST, OF]``, whose direction is which of them is more.
+  (``where``; two values: from the first to the last), averaged over seeds, then ``over`` points. Against a value: the
+  mean. Against ``value: [LEAST, GREATEST]``: least and greatest of the points. ``against``: a change or a factor over
+  another system, or the two values of ``pair: [OF_AGAINST, OF]``, whose direction is which of them is more.
 - ``number``: a number that the experiment's figure gave (``numbers.json``).
 - ``holds``: ``"a < b < c"``, several of them joined by ``and``, of such numbers, plain ones, or cells of sessions.csv
   (``SYSTEM.COLUMN``, ``SYSTEM.COLUMN[KEY=VALUE]``): an ordering.

@@ -1,4 +1,4 @@
-"""``sessions.csv``, ``turns.csv``, ``progress.csv`` and ``bins.csv``: what tells runs of sessions apart, and their figures by name."""
+"""``sessions.csv``, ``turns.csv``, ``progress.csv``, ``bins.csv``: figures of sessions, and what tells runs apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traces.sessions.turns import Turns, sessions_of, turns_of
 
 
 def write_session_tables(folders: Sequence[Path], folder: Path) -> list[Path]:
-    """Write one row a run, one a run and turn, one a run and 128 turns, one a run and half hour; nothing if no run served sessions.
+    """Write a row a run, and for each run one a turn, 128 turns and half hour; nothing if no run served sessions.
 
     Args:
         folders: of the runs.

@@ -4,8 +4,8 @@
   the first time that a turn is scheduled, as vLLM counts it.
 - Turns/s is over the measured window, and so are preemptions where it says so (a preemption counts where its turn
   finished). TPOT is the mean over all finished turns but those that ``without_first_turn`` leaves out.
-- Where sessions have a window, tokens/s and the share of recorded turns are of what is done when it closes; of an answer
-  under way then, its tokens come evenly from the first to the last.
+- Where sessions have a window, tokens/s and the share of recorded turns are of what is done when it closes; the tokens
+  of an answer under way then come evenly from the first to the last.
 - Use of the KV cache is weighted by time. Requests wait from their arrival until they are first scheduled.
 - Decisions are the answers to evictions that took effect.
 """

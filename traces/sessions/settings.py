@@ -49,8 +49,8 @@ class SessionSettings:
         n_turns, first_tokens, added_tokens, output_tokens, think_s, added_spread, output_spread: of ``equal``: see
             ``equal_sessions``.
         fit: of ``fit``: a name in ``traces/fits/sessions.json``.
-        drawn_by: of ``equal`` and ``fit``: the seed of the sessions whatever the run's own is, as if they were one recorded trace;
-            ``None``: the run's.
+        drawn_by: of ``equal`` and ``fit``: the seed of the sessions whatever the run's own is, as if they were one
+            recorded trace; ``None``: the run's.
         least_turns, most_turns: of ``fit``: turns are as likely to be any number in between, instead of the fit's own.
         total_turns: these are moved by one here and there until they sum to this.
         first_scale, added_scale, output_scale, think_scale: of ``fit``: so many times the tokens of the first prompt,
