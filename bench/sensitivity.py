@@ -151,22 +151,25 @@ def _write(path: Path, lines: Sequence[tuple[str, ...]]) -> None:
 
 
 def draw(table: Sequence[tuple[str, ...]], path: Path) -> None:
-    """Draw a panel a claim: ours under every assumption, the paper's value as a line."""
+    """Draw a panel a claim: ours under every assumption, named once a row of panels; the paper's value as a line."""
     from traces.plots.style import BLUE, VERMILION, panels
 
     claims = list(dict.fromkeys(row[0] for row in table))[:N_FARTHEST]
-    n_columns = 2
+    names = list(dict.fromkeys(f"{row[3]}: {row[4]}" for row in table if row[0] in claims))[::-1]
+    n_columns = 5
     n_rows = -(-len(claims) // n_columns)
-    title = "Claims under changed assumptions, % (the line: the paper)"
-    with panels(n_rows, n_columns, path, title, panel_inches=(6.0, 3.4)) as (_, axes):
+    title = "Claims under changed assumptions, % (the line: the paper; no mark: it does not concern the claim)"
+    with panels(n_rows, n_columns, path, title, panel_inches=(2.6, 0.8 + 0.14 * len(names))) as (_, axes):
         for ax in axes.flat[len(claims) :]:
             ax.set_visible(False)
-        for ax, claim in zip(axes.flat, claims, strict=False):
-            own = [row for row in table if row[0] == claim][::-1]
-            ax.barh([f"{row[3]}: {row[4]}" for row in own], [float(row[5]) for row in own], color=BLUE)
+        for nth, (ax, claim) in enumerate(zip(axes.flat, claims, strict=False)):
+            own = [row for row in table if row[0] == claim]
+            at = [names.index(f"{row[3]}: {row[4]}") for row in own]
+            ax.plot([float(row[5]) for row in own], at, "o", color=BLUE, markersize=4)
             ax.axvline(float(own[0][2]), color=VERMILION)
-            ax.set_title(f"{claim}: {own[0][1]}")
-            ax.tick_params(axis="y", labelsize=6)
+            ax.set_title(f"{claim}: {own[0][1].partition(' (')[0]}", fontsize=8)
+            ax.set_yticks(range(len(names)), names if nth % n_columns == 0 else [], fontsize=7)
+            ax.set_ylim(-1, len(names))
 
 
 if __name__ == "__main__":

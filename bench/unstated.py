@@ -115,9 +115,11 @@ def _both(one: Assumption, two: Assumption) -> Assumption:
 
 ASSUMPTIONS: Sequence[Assumption] = (
     AS_IT_IS,
+    _loads("0.2 of what the baseline serves: off-peak as section 7.6.1 has it", 0.2),
     _loads("0.3, 0.45 and 0.6 of what the baseline serves", 0.3, 0.45, 0.6),
     _loads("0.7 and 0.8", 0.7, 0.8),
     _loads("1.5 and 1.8 of what the baseline serves", 1.5, 1.8),
+    _loads("2 and 2.5 of what the baseline serves", 2, 2.5),
     Assumption("duration", "300 s of arrivals instead of 100", ("workload.duration_s=300",), experiments=BURSTS),
     Assumption("quantum", "20 ms", ("tenancy.quantum_s=0.02",), experiments=TURNS),
     Assumption("quantum", "1 s", ("tenancy.quantum_s=1",), experiments=TURNS),

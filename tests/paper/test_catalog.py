@@ -12,6 +12,8 @@ from conf.build import Experiment
 from conf.paper.catalog import papers, read_catalog
 from conf.paper.collect import composed
 from conf.paper.figures import FIGURES
+from traces.claims import TBT_P99
+from traces.plots.sweep import PANELS
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = ROOT / "../shared/reference/claims.csv"
@@ -81,7 +83,14 @@ def test_changes_and_columns_name_systems_that_their_experiments_compare() -> No
             assert {*entry.ours.systems, *against} <= compared, entry.id
 
 
-def test_refutations_name_a_file_that_is_there() -> None:
+def test_evidence_names_a_file_that_is_there() -> None:
     for entry in read_catalog(*papers()):
-        if entry.refuted is not None:
-            assert (ROOT / entry.refuted.evidence).exists(), entry.id
+        for found in (entry.refuted, entry.open):
+            assert found is None or (ROOT / found.evidence).exists(), entry.id
+
+
+def test_p99_tbt_is_first_read_as_figures_show_it() -> None:
+    assert PANELS[0].metric == TBT_P99
+    for entry in read_catalog("mirage"):
+        if entry.ours is not None and entry.ours.change and ("P99 TBT" in entry.text or "tail latency" in entry.text):
+            assert entry.ours.change[0] == TBT_P99, entry.id

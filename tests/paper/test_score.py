@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.paper.catalog import entry_from
-from conf.paper.score import Scored, Told, change_error, score
+from conf.paper.score import Scored, Told, change_error, is_near, score
 from traces.claims import Result
 from traces.results.folder import ModelInfo, RunInfo
 from traces.results.metrics import Figures, Spread, Summary
@@ -136,6 +136,21 @@ def test_a_wrong_direction_is_settled_only_by_a_refutation() -> None:
     wrong["M1"]["refuted"] = {"because": "b", "evidence": "docs/claims/x.csv"}
     (one,) = scored(wrong, TWO_RATES)
     assert (one.verdict, one.is_settled) == ("refuted", True)
+
+
+def test_an_open_direction_is_not_settled_and_a_right_one_is_not_open() -> None:
+    evidence = {"because": "b", "evidence": "docs/claims/x.csv"}
+    wrong, right = change("reduction", 20), change("increase", 60)
+    wrong["M1"]["open"] = right["M1"]["open"] = evidence
+    assert [(one.verdict, one.is_settled) for one in scored(wrong, TWO_RATES)] == [("open", False)]
+    assert [(one.verdict, one.is_settled) for one in scored(right, TWO_RATES)] == [("right", True)]
+
+
+def test_near_is_a_quarter_or_five_points_below_ten_percent() -> None:
+    assert is_near(-0.5, -0.58)
+    assert not is_near(-0.4, -0.58)
+    assert is_near(0.03, 0.079)
+    assert not is_near(0.06, 0.0)
 
 
 @pytest.mark.parametrize(
