@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MOST_MARKERS = 30
 """Points of a line, up to which each is marked."""
 
+MOST_UPRIGHT = 8
+"""Groups of bars, up to which their names stand side by side."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
@@ -87,7 +90,7 @@ def _draw_bars(ax: Axes, panel: Bars, systems: Mapping[str, Line]) -> None:
     for nth, (name, values) in enumerate(panel.values.items()):
         at = np.arange(len(values)) + (nth - (len(panel.values) - 1) / 2) * width
         ax.bar(at, values, width, color=systems[name].colour)
-    ax.set_xticks(range(len(panel.groups)), panel.groups)
+    ax.set_xticks(range(len(panel.groups)), panel.groups, rotation=90 if len(panel.groups) > MOST_UPRIGHT else 0)
     ax.grid(visible=False, axis="x")
     if panel.log and any(value > 0 for values in panel.values.values() for value in values):  # none finished: no value
         ax.set_yscale("log")
