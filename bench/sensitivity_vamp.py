@@ -49,34 +49,30 @@ class Assumption:
 
 
 H100, H200 = "sessions.in_house_h100", "sessions.in_house_h200"
-SWE, LMCACHE = "sessions.swe_replay", "sessions.lmcache"
+SWE, CLOSED, LMCACHE = "sessions.swe_replay", "sessions.swe_closed", "sessions.lmcache"
 
 TWO_H100 = Load(
-    experiments=(
-        (
-            "vamp/fig9a",
-            ("grid.sessions={in_house_h100: {n_sessions: [16, 28]}}", "compare=[recompute,vamp_20,vamp_25]"),
-        ),
-    ),
-    claims=("V034", "V035", "V037", "V039"),
+    experiments=(("vamp/fig9a", ("grid.sessions={in_house_h100: {n_sessions: [16, 20, 24, 28]}}",)),),
+    claims=tuple(f"V{number:03}" for number in range(34, 43)),
 )
 FOUR_H200 = Load(
     experiments=(
-        (
-            "vamp/fig9b",
-            ("grid.sessions={in_house_h200: {n_sessions: [28, 32]}}", "compare=[recompute,vamp_15,vamp_20]"),
-        ),
-        ("vamp/decisions", ("compare=[vamp_20]", "grid.sessions={in_house_h200: {n_sessions: [32]}}")),
+        ("vamp/fig9b", ("grid.sessions={in_house_h200: {n_sessions: [16, 28, 32, 36]}}",)),
+        ("vamp/decisions", ("compare=[vamp_20]",)),
     ),
-    claims=tuple(f"V{number:03}" for number in (*range(43, 48), *range(51, 56))),
+    claims=tuple(f"V{number:03}" for number in range(43, 57)),
 )
 REPLAY = Load(
-    experiments=(("vamp/fig10a", ("grid.seed=[0]", "compare=[recompute,vamp_15]")),),
-    claims=tuple(f"V{number:03}" for number in range(2, 15)),
+    experiments=(("vamp/fig10a", ("grid.seed=[0]",)),),
+    claims=tuple(f"V{number:03}" for number in (*range(2, 16), *range(57, 61))),
+)
+SIX_HOURS = Load(
+    experiments=(("vamp/fig6", ("grid.seed=[0]",)),),
+    claims=tuple(f"V{number:03}" for number in range(16, 25)),
 )
 HOUR = Load(
-    experiments=(("vamp/lmcache128", ("grid.seed=[0]", "compare=[recompute,vamp_15]")),),
-    claims=("V025", "V026", "V027", "V028", "V031", "V032"),
+    experiments=(("vamp/lmcache128", ("grid.seed=[0]",)),),
+    claims=tuple(f"V{number:03}" for number in (*range(25, 29), *range(30, 34))),
 )
 
 SLOW_REDUCE = "mix.experts.ranks.reduce_bytes_per_s=9_450_000_000"
@@ -88,33 +84,71 @@ def _sized(name: str, first: int, added: int, answer: int) -> tuple[str, ...]:
     return f"{name}.first_tokens={first}", f"{name}.added_tokens={added}", f"{name}.output_tokens={answer}"
 
 
+def _contexts(name: str, first: float, added: float) -> tuple[str, ...]:
+    """Other sizes of first prompts and of what turns add, against the fit."""
+    return f"{name}.first_scale={first}", f"{name}.added_scale={added}"
+
+
 def _in_house(
     name: str, most_of_it: tuple[int, int, int], short_answers: tuple[int, int, int]
 ) -> tuple[Assumption, ...]:
-    """What sessions of equal turns leave open; with other sizes they end as long as they do."""
+    """What in-house sessions leave open; with other sizes they end as long as they do."""
     return (
         AS_IT_IS,
         Assumption(kind="first prompt", text="85 % of the last context", overrides=_sized(name, *most_of_it)),
+        Assumption(kind="thinking", text="none", overrides=(f"{name}.think_s=0",)),
         Assumption(kind="thinking", text="2 s", overrides=(f"{name}.think_s=2",)),
         Assumption(kind="thinking", text="5 s", overrides=(f"{name}.think_s=5",)),
         Assumption(kind="answers", text="100 tokens", overrides=_sized(name, *short_answers)),
+        Assumption(kind="turns", text="all alike", overrides=_spread(name, 0, 0)),
+        Assumption(kind="turns", text="answers differ by 20 %", overrides=_spread(name, 0, 0.2)),
+        Assumption(kind="turns", text="answers differ by 70 %", overrides=_spread(name, 0, 0.7)),
+        Assumption(kind="turns", text="another draw", overrides=(*_spread(name, 0.4, 0.5), f"{name}.drawn_by=1")),
         Assumption(kind="starts", text="evenly over 300 s", overrides=(f"{name}.start_within_s=300",)),
         Assumption(kind="declared output", text="1024 tokens", overrides=(f"{name}.declared_tokens=1024",)),
+        Assumption(kind="an offload", text="closes the gap", overrides=("policy.vamp.increments=gap",)),
     )
+
+
+def _spread(name: str, added: float, answers: float) -> tuple[str, ...]:
+    """Turns that differ by other shares, of one draw."""
+    return f"++{name}.added_spread={added}", f"++{name}.output_spread={answers}", f"++{name}.drawn_by=0"
 
 
 ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
     (TWO_H100, _in_house(H100, (62_900, 790, 200), (6_000, 6_072, 100))),
     (TWO_H100, (Assumption(kind="all-reduce over the host", text="9.45 GB/s", overrides=(SLOW_REDUCE,)),)),
-    (FOUR_H200, _in_house(H200, (215_900, 3_136, 300), (20_000, 21_163, 100))),
+    (FOUR_H200, _in_house(H200, (215_900, 3_227, 300), (27_000, 20_618, 100))),
+    (FOUR_H200, (Assumption(kind="last context", text="250,000 tokens", overrides=_sized(H200, 27_000, 19_945, 300)),)),
     (
         REPLAY,
         (
             AS_IT_IS,
             Assumption(kind="first prompt", text="as fitted", overrides=(f"{SWE}.first_scale=1",)),
+            Assumption(kind="what turns add", text="as fitted", overrides=(f"{SWE}.added_scale=1",)),
+            Assumption(kind="what turns add", text="1.7 times the fit's", overrides=(f"{SWE}.added_scale=1.7",)),
             Assumption(kind="answers", text="3 times the fit's", overrides=(f"{SWE}.output_scale=3",)),
             Assumption(kind="thinking", text="as fitted", overrides=(f"{SWE}.think_scale=1",)),
             Assumption(kind="thinking", text="30 times the fit's", overrides=(f"{SWE}.think_scale=30",)),
+            Assumption(kind="all-reduce over the host", text="9.45 GB/s", overrides=(SLOW_REDUCE,)),
+            Assumption(
+                kind="all-reduce over the host",
+                text="9.45 GB/s; answers twice, thinking 12 times the fit's",
+                overrides=(SLOW_REDUCE, f"{SWE}.output_scale=2", f"{SWE}.think_scale=12", *_contexts(SWE, 1.17, 2.3)),
+            ),
+        ),
+    ),
+    (
+        SIX_HOURS,
+        (
+            AS_IT_IS,
+            Assumption(kind="answers", text="10 times the fit's", overrides=(f"{CLOSED}.output_scale=10",)),
+            Assumption(kind="thinking", text="30 times the fit's", overrides=(f"{CLOSED}.think_scale=30",)),
+            Assumption(
+                kind="what turns add",
+                text="8 times the fit's; answers 4, thinking 200 times",
+                overrides=(*_contexts(CLOSED, 1.8, 8), f"{CLOSED}.output_scale=4", f"{CLOSED}.think_scale=200"),
+            ),
             Assumption(kind="all-reduce over the host", text="9.45 GB/s", overrides=(SLOW_REDUCE,)),
         ),
     ),
@@ -122,12 +156,14 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
         HOUR,
         (
             AS_IT_IS,
+            Assumption(kind="thinking", text="as fitted", overrides=(f"{LMCACHE}.think_scale=1",)),
+            Assumption(kind="contexts", text="as fitted", overrides=_contexts(LMCACHE, 1, 1)),
             Assumption(kind="starts", text="all at once", overrides=(f"{LMCACHE}.start_within_s=null",)),
-            Assumption(kind="starts", text="evenly over 600 s", overrides=(f"{LMCACHE}.start_within_s=600",)),
+            Assumption(kind="all-reduce over the host", text="9.45 GB/s", overrides=(SLOW_REDUCE,)),
         ),
     ),
 )
-LOADS = {"two_h100": TWO_H100, "four_h200": FOUR_H200, "replay": REPLAY, "hour": HOUR}
+LOADS = {"two_h100": TWO_H100, "four_h200": FOUR_H200, "replay": REPLAY, "six_hours": SIX_HOURS, "hour": HOUR}
 
 
 def scored_under(of: tuple[Load, Assumption], root: Path) -> list[Scored]:

@@ -30,8 +30,18 @@ ONE_RUN: Mapping[str, object] = {
 """What run.json does not keep (``conf.grid.ONCE``), or what a run that is done again does not leave once more."""
 
 
+NOT_READ: Mapping[str, object] = {
+    "arrivals": {"kind": "poisson", "rate": 1.0},
+    "lengths": {},
+    "workload": {"duration_s": 1.0},
+}
+"""What run.json does not keep of a run of sessions (``conf.run.decisive``), since nothing of it is read."""
+
+
 def again(info: RunInfo, requests: Requests, changes: Mapping[str, object]) -> Run:
-    """Put a run together that serves the same requests.
+    """Put a run together that serves the same requests; one of sessions serves these anew.
+
+    A turn of a session has followed the answer to the one before: it must not arrive when it did, but when it does.
 
     Args:
         changes: values by dotted key; a group is merged into what is there.
@@ -42,11 +52,13 @@ def again(info: RunInfo, requests: Requests, changes: Mapping[str, object]) -> R
     if not info.config:
         raise ValueError("its run.json keeps no configuration; name the folder of a run that this program made")
     try:
-        policy, lengths = _only(info.config, "policy"), _only(info.config, "lengths")
-        cfg: Any = DictConfig({**info.config, **ONE_RUN, "compare": [policy]})
+        follows = bool(info.config.get("sessions"))
+        policy, lengths = _only(info.config, "policy"), _only(info.config, "sessions" if follows else "lengths")
+        kept = {**NOT_READ, **info.config} if follows else info.config
+        cfg: Any = DictConfig({**kept, **ONE_RUN, "compare": [policy]})
         for key, value in changes.items():
             OmegaConf.update(cfg, key, value)
-        return checked_run(configured(held_to_schema(cfg)), lengths, info.system, policy, requests)
+        return checked_run(configured(held_to_schema(cfg)), lengths, info.system, policy, None if follows else requests)
     except OmegaConfBaseException as mistake:
         raise ValueError(one_line(mistake)) from None
 

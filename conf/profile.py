@@ -2,10 +2,11 @@
 
 What is measured is what a run uses: the executor's kernels, graphs, streams, mappings and
 loop, with random weights of true shape. It leaves a hardware file, whose roofline is
-fitted to the measurement, and tables of the measurement itself::
+fitted to the measurement, and tables of the measurement itself; of a mixture of experts
+only its table::
 
     DIR/hardware/NAME.yaml       hardware=NAME
-    DIR/tables/NAME/MODEL.csv    compute=table
+    DIR/tables/NAME/MODEL.csv    compute=table (of one of N ranks: MODEL_tpN.csv)
     DIR/tables/NAME/profile.json link, driver calls, rates, and how far sums of parts are off
 
 ``--archive`` puts all of them into one file as well, to be unpacked in DIR elsewhere.
@@ -30,14 +31,17 @@ import yaml
 
 from conf.cli import Refused
 from conf.hardware_file import hardware_yaml
-from conf.profile_checks import checks
+from conf.profile_checks import Check, checks
+from conf.profile_experts import write_experts
 from executor.devices import World, describe, open_driver, open_peer
 from executor.memory.masters import Tier
-from executor.profiling.grid import QUICK, WHOLE
-from executor.profiling.profile import Profile, profile
-from executor.vmm.driver import DriverError
+from executor.profiling.grid import QUICK, QUICK_EXPERTS, WHOLE, WHOLE_EXPERTS
+from executor.profiling.profile import ExpertProfile, Profile, profile, profile_experts
+from executor.vmm.driver import Driver, DriverError
+from policies.moe import MoeShape
 from policies.types import MIB, HardwareProfile, LinkProfile, ModelShape
 from traces.measured.device_tables import DeviceTable, write_table
+from traces.measured.expert_tables import described
 from traces.results.folder import write_json
 from traces.results.provenance import commit, versions
 
@@ -68,9 +72,16 @@ def main(arguments: Sequence[str]) -> int:
             peer = None
             if given.tier == "peer":
                 peer = held.enter_context(closing(open_peer(world, hardware, given.peer)))
-            grid = QUICK if given.quick else WHOLE
-            measured = profile(driver, hardware, shapes, grid, lambda what: _tell(began_s, what), peer=peer)
-        _write(given, hardware, world, measured)
+            measured = None
+            if dense := [shape for shape in shapes if isinstance(shape, ModelShape)]:
+                grid = QUICK if given.quick else WHOLE
+                measured = profile(driver, hardware, dense, grid, lambda what: _tell(began_s, what), peer=peer)
+            experts = [
+                _profile_experts(given, driver, hardware, shape, began_s)
+                for shape in shapes
+                if isinstance(shape, MoeShape)
+            ]
+        _write(given, hardware, world, measured, experts)
     except (ValueError, DriverError) as mistake:
         raise Refused(str(mistake)) from None
     except OSError as error:
@@ -82,8 +93,13 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--model", nargs="+", metavar="MODEL", help=f"of conf/model, or a YAML file; else {', '.join(MODELS)}"
+        "--model",
+        nargs="+",
+        metavar="MODEL",
+        help=f"of conf/model or conf/model/moe, or a YAML file; else {', '.join(MODELS)}",
     )
+    ranks = "of a mixture of experts: one rank of N is measured, on one GPU, without what the ranks sum up"
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help=ranks)
     parser.add_argument("--out", type=Path, default=CONF, metavar="DIR", help="else the configuration of this program")
     parser.add_argument("--archive", type=Path, metavar="FILE.tgz", help="also put what is written into this file")
     parser.add_argument("--name", help="of the hardware; else that of the device")
@@ -95,13 +111,25 @@ def _parse(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def _read_shape(name: str) -> ModelShape:
-    path = Path(name) if name.endswith(".yaml") else CONF / "model" / f"{name}.yaml"
+def _read_shape(name: str) -> ModelShape | MoeShape:
+    """Read a description of a dense model, or of one with experts."""
+    models = CONF / "model"
+    path = Path(name) if name.endswith(".yaml") else models / f"{name}.yaml"
+    if not name.endswith(".yaml") and (models / "moe" / path.name).is_file():
+        path = models / "moe" / path.name
     try:
-        return ModelShape(**yaml.safe_load(path.read_text(encoding="utf-8")))
+        fields: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return described(fields) if "n_experts" in fields else ModelShape(**fields)
     except (OSError, TypeError, yaml.YAMLError) as error:
-        known = ", ".join(sorted(each.stem for each in (CONF / "model").glob("*.yaml")))
+        known = ", ".join(sorted(each.stem for each in models.rglob("*.yaml")))
         raise ValueError(f"--model {name}: {error}; there are {known}") from None
+
+
+def _profile_experts(
+    given: Namespace, driver: Driver, hardware: HardwareProfile, shape: MoeShape, began_s: float
+) -> ExpertProfile:
+    grid = QUICK_EXPERTS if given.quick else WHOLE_EXPERTS
+    return profile_experts(driver, hardware, shape, given.ranks, grid, lambda what: _tell(began_s, what))
 
 
 def _device(world: World, name: str | None) -> HardwareProfile:
@@ -127,7 +155,13 @@ def _hardware(name: str, hbm_bytes: int, page_bytes: int) -> HardwareProfile:
     return HardwareProfile(name=name, hbm_bytes=hbm_bytes, hbm_bytes_per_s=1, page_bytes=page_bytes, link=UNKNOWN_LINK)
 
 
-def _write(given: Namespace, hardware: HardwareProfile, world: World, measured: Profile) -> None:
+def _write(
+    given: Namespace,
+    hardware: HardwareProfile,
+    world: World,
+    measured: Profile | None,
+    experts: Sequence[ExpertProfile],
+) -> None:
     out: Path = given.out
     about = {
         "device": describe(world),
@@ -136,13 +170,32 @@ def _write(given: Namespace, hardware: HardwareProfile, world: World, measured: 
         "versions": ", ".join(f"{package} {version}" for package, version in versions().items()),
         "command": _command(given),
     }
+    folder = out / "tables" / hardware.name
+    folder.mkdir(parents=True, exist_ok=True)
+    written = write_experts(folder, experts, about)
+    found = list[Check]()
+    if measured is not None:
+        paths, found = _write_dense(folder, out / "hardware" / f"{hardware.name}.yaml", hardware, measured, about)
+        written += paths
+    for each in written:
+        print(f"wrote {each}")
+    if given.archive:
+        with tarfile.open(given.archive, "w:gz") as archive:
+            for each in written:
+                archive.add(each, arcname=each.relative_to(out))
+    for check in found:
+        print(check.line)
+
+
+def _write_dense(
+    folder: Path, path: Path, hardware: HardwareProfile, measured: Profile, about: dict[str, str]
+) -> tuple[list[Path], list[Check]]:
+    """Write the tables of dense models, and the machine that was measured with them; tell the files, and the checks."""
     tables = [
         DeviceTable(shape=shape, padding=measured.padding, about=about, timings=tuple(timings))
         for shape, timings in measured.models
     ]
-    folder, path = out / "tables" / hardware.name, out / "hardware" / f"{hardware.name}.yaml"
-    for each in (folder, path.parent):
-        each.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     written = [write_table(folder, table) for table in tables]
     text, roofline = hardware_yaml(hardware.name, hardware, measured.machine, tables)
     path.write_text(text, encoding="utf-8")
@@ -154,25 +207,18 @@ def _write(given: Namespace, hardware: HardwareProfile, world: World, measured: 
         "checks": [asdict(check) for check in found],
     }
     write_json(folder / "profile.json", document)
-    written += [path, folder / "profile.json"]
-    for each in written:
-        print(f"wrote {each}")
-    if given.archive:
-        with tarfile.open(given.archive, "w:gz") as archive:
-            for each in written:
-                archive.add(each, arcname=each.relative_to(out))
-    for check in found:
-        print(check.line)
+    return [*written, path, folder / "profile.json"], found
 
 
 def _command(given: Namespace) -> str:
     """The command line again, without the folders of this machine."""
     models = ["--model", *(Path(model).stem for model in given.model)] if given.model else []
+    ranks = ["--ranks", str(given.ranks)] if given.ranks != 1 else []
     named = ["--name", given.name] if given.name else []
     world = ["--world", given.world] if given.world else []
     quick = ["--quick"] if given.quick else []
     tier = ["--tier", given.tier, "--peer", str(given.peer)] if given.tier == "peer" else []
-    return shlex.join(["python", "-m", "executor", "profile", *models, *named, *world, *quick, *tier])
+    return shlex.join(["python", "-m", "executor", "profile", *models, *ranks, *named, *world, *quick, *tier])
 
 
 def _tell(began_s: float, what: str) -> None:

@@ -23,12 +23,13 @@ from conf.carry_out import carry_out
 from conf.cli import Refused
 from conf.replays import Played, play
 from conf.run import Run
-from conf.worlds import TABLES, ops_gpu_of, table_files, tables_of
+from conf.worlds import TABLES, compute_of, ops_gpu_of, table_files, tables_of
 from policies.errors import Stuck
 from policies.types import Work
 from sim.factory import compute_models
 from sim.validation import causes, compare
 from sim.validation.compare import TOLERANCES, Compared, Tolerance
+from traces.measured.expert_tables import expert_table_path
 from traces.results.folder import RunTables, discard, read_run, write_json
 from traces.workload.recorded import recorded
 
@@ -142,8 +143,7 @@ def _changes(real: RunTables, hardware: str | None, changes: Sequence[str]) -> d
     changed: dict[str, object] = {}
     if config.get("backend", {}).get("world") != "sim":
         changed["backend"] = {"world": "sim", "leaps": True}
-        is_measured = (TABLES / config["hardware"]["name"]).is_dir()
-        changed["compute"] = "table" if is_measured else "roofline"
+        changed["compute"] = "table" if _is_measured(config) else "roofline"
     if hardware is not None:
         changed["hardware"] = _times_of(Path(hardware))
     for change in changes:
@@ -152,6 +152,14 @@ def _changes(real: RunTables, hardware: str | None, changes: Sequence[str]) -> d
             raise ValueError(f"{change} must be KEY=VALUE")
         changed[key] = yaml.safe_load(value)
     return changed
+
+
+def _is_measured(config: Mapping[str, Any]) -> bool:
+    """Whether there are tables of the run's machine; of the one model with experts, if that is what it served."""
+    folder, experts = TABLES / config["hardware"]["name"], config["mix"].get("experts")
+    if experts is None:
+        return folder.is_dir()
+    return expert_table_path(folder, experts["shape"]["name"], experts["ranks"]["n_ranks"]).is_file()
 
 
 def _times_of(path: Path) -> dict[str, object]:
@@ -178,14 +186,18 @@ def _source(run: Run) -> str:
 
 def _explained(run: Run, real: RunTables, simulated: RunTables) -> str:
     found = causes.causes(real, simulated)
-    hardware = run.settings.hardware
-    models = compute_models(
-        [model.shape for model in run.models],
-        run.hardware,
-        roofline=asdict(hardware.roofline),
-        flops_per_s=hardware.flops_per_s,
-        tables=tables_of(run.settings),
-        ops_gpu=ops_gpu_of(run.settings),
+    hardware, experts = run.settings.hardware, run.settings.mix.experts
+    models = (
+        [compute_of(run, experts)]
+        if experts is not None
+        else compute_models(
+            [model.shape for model in run.models],
+            run.hardware,
+            roofline=asdict(hardware.roofline),
+            flops_per_s=hardware.flops_per_s,
+            tables=tables_of(run.settings),
+            ops_gpu=ops_gpu_of(run.settings),
+        )
     )
     hosts_ns = [[models[cause.kind[0]].host_ns(_step(cause.kind, times)) for times in (1, 2)] for cause in found]
     return causes.table(found, [model.name for model in real.info.models], hosts_ns)

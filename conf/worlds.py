@@ -19,11 +19,13 @@ from policies.memory.ledger import Ledger
 from policies.moe_setup import ServedMoe
 from policies.policy import OffloadsExperts, Policy
 from traces.measured.device_tables import table_path
+from traces.measured.expert_tables import expert_table_path
 from traces.measured.layer_profile import is_layer_profile
 
 if TYPE_CHECKING:
     from executor.mixture.plan import MoePlan
     from executor.plan import Plan
+    from sim.compute.moe import MoeCompute
     from traces.results.copies import CopyLog
 
 
@@ -118,6 +120,8 @@ def table_files(run: Run) -> list[Path]:
     folder = tables_of(run.settings)
     if folder is None:
         return []
+    if run.moe is not None:
+        return [expert_table_path(folder, run.moe.shape.name, run.moe.n_ranks)]
     if is_layer_profile(folder):
         return sorted(folder.glob("tp1/*.csv"))
     return [table_path(folder, model.shape.name) for model in run.models]
@@ -168,22 +172,44 @@ def _simulated(run: Run, copies: CopyLog | None = None) -> Backend:
 def _simulated_experts(run: Run, experts: ExpertsModel) -> Backend:
     from sim.moe_factory import open_moe_backend
 
-    hardware, policy = run.settings.hardware, run.policy
-    if run.settings.compute != "roofline":
-        raise ValueError(f"compute={run.settings.compute}: there are no tables of experts; set compute=roofline")
-    routing = asdict(experts.routing)
+    policy = run.policy
     return open_moe_backend(
+        compute_of(run, experts),
         experts.shape,
         run.hardware,
-        roofline=asdict(hardware.roofline),
-        flops_per_s=hardware.flops_per_s,
-        compute_slowdown=hardware.link.compute_slowdown,
+        compute_slowdown=run.settings.hardware.link.compute_slowdown,
         ranks=asdict(experts.ranks),
-        routing={key: value for key, value in routing.items() if value not in (None, ())},
+        routing=_routing(experts),
         away=policy.cap if isinstance(policy, OffloadsExperts) and not policy.lends else None,
         compute_deviation=run.settings.compute_deviation,
         seed=run.settings.seed,
     )
+
+
+def compute_of(run: Run, experts: ExpertsModel) -> MoeCompute:
+    """Make the compute times of one rank of a mixture of experts.
+
+    Raises:
+        ValueError: there are none of this kind, or a constant is out of range.
+    """
+    from sim.moe_factory import moe_compute
+
+    settings = run.settings
+    if settings.compute == "aiconfigurator":
+        raise ValueError("compute=aiconfigurator knows no experts of ranks; set compute=roofline, or table")
+    return moe_compute(
+        experts.shape,
+        run.hardware,
+        roofline=asdict(settings.hardware.roofline),
+        flops_per_s=settings.hardware.flops_per_s,
+        tables=tables_of(settings),
+        ranks=asdict(experts.ranks),
+        routing=_routing(experts),
+    )
+
+
+def _routing(experts: ExpertsModel) -> dict[str, object]:
+    return {key: value for key, value in asdict(experts.routing).items() if value not in (None, ())}
 
 
 def _any_plan(run: Run, ledger: Ledger, lanes: Sequence[Lane]) -> Plan | MoePlan:

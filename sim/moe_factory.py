@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from policies.memory.experts import ExpertLayout, OffloadCap
 from policies.moe import MoeShape
 from policies.types import HardwareProfile
+from sim.compute.expert_table import ExpertTableModel
 from sim.compute.moe import MoeCompute, MoeRoofline, Ranks
 from sim.compute.perturbed import PerturbedExperts
 from sim.compute.roofline import Roofline
@@ -16,14 +18,14 @@ from sim.link import MILLION
 from sim.moe_backend import MoeBackend
 from sim.on_demand import OnDemandExperts
 from sim.staging import StagedExperts, StagingLink
+from traces.measured.expert_tables import read_expert_table
 
 
 def open_moe_backend(
+    compute: MoeCompute,
     shape: MoeShape,
     hardware: HardwareProfile,
     *,
-    roofline: Mapping[str, float],
-    flops_per_s: int,
     compute_slowdown: float,
     ranks: Mapping[str, Any],
     routing: Mapping[str, Any],
@@ -35,8 +37,9 @@ def open_moe_backend(
 
     Args:
         hardware: of each rank; ranks behind one link to host memory share it.
-        roofline, flops_per_s: fitted constants, see ``Roofline``; ``ranks``: see ``Ranks``.
+        compute: times of a rank, see ``moe_compute``.
         compute_slowdown: share by which computation takes longer beside a copy.
+        ranks: see ``Ranks``.
         routing: ``kind`` and what that needs, see ``routing_of``.
         away: experts that never have a place, and are fetched when the router asks for them; ``None``: those that
             are offloaded are staged.
@@ -54,8 +57,6 @@ def open_moe_backend(
         splits_regions=of.splits_regions,
         slowdown_ppm=round(compute_slowdown * MILLION),
     )
-    machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
-    compute: MoeCompute = MoeRoofline(machine, shape, of, chosen)
     if compute_deviation:
         compute = PerturbedExperts(compute, compute_deviation, f"compute {seed}")
     return MoeBackend(
@@ -86,6 +87,39 @@ def routing_of(shape: MoeShape, kind: str, *, exponent: float = 0.0, weights: Se
             return by_weights(weights, shape.n_active)
         case _:
             raise ValueError(f"routing.kind={kind} must be uniform, zipf or histogram")
+
+
+def moe_compute(
+    shape: MoeShape,
+    hardware: HardwareProfile,
+    *,
+    roofline: Mapping[str, float],
+    flops_per_s: int,
+    tables: Path | None,
+    ranks: Mapping[str, Any],
+    routing: Mapping[str, Any],
+) -> MoeCompute:
+    """Make the compute times of one rank, measured or by constants.
+
+    Args:
+        roofline, flops_per_s: fitted constants, see ``Roofline``.
+        tables: folder of measured compute times, taken in their place.
+        ranks: see ``Ranks``.
+        routing: as of ``open_moe_backend``.
+
+    Raises:
+        ValueError: a constant is out of range, or the table is not there, faulty, or of another model or other ranks.
+    """
+    of = Ranks(**ranks)
+    if tables is None:
+        machine = Roofline(hbm_bytes_per_s=hardware.hbm_bytes_per_s, flops_per_s=flops_per_s, **roofline)
+        return MoeRoofline(machine, shape, of, routing_of(shape, **routing))
+    if routing["kind"] != "uniform":
+        raise ValueError(
+            f"compute=table: experts were measured as routers with random weights choose them; with "
+            f"routing.kind={routing['kind']} set compute=roofline"
+        )
+    return ExpertTableModel(read_expert_table(tables, shape, of.n_ranks), of)
 
 
 def _on_demand(layout: ExpertLayout, away: OffloadCap, routing: Routing, bytes_per_s: int) -> OnDemandExperts:

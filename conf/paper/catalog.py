@@ -17,11 +17,11 @@ How ours is read, one of:
   seed) that both ran; the first metric is scored, the others are printed beside it. ``over``: ``mean`` (the default),
   ``max`` or ``min``: the largest or smallest change in the direction of the claim. ``where`` keeps points whose
   lengths, mix or rate have these values.
-- ``column``: of a table that the experiment leaves (``file``: ``sessions``, the default, ``turns``, ``bins`` or
-  ``experts``), of a system (``of``; also several, or all if it is left out), where columns have values (``where``; two
-  values: from the first to the last), averaged over seeds, then ``over`` points. Against a value: the mean. Against
-  ``value: [LEAST, GREATEST]``: least and greatest of the points. ``against``: a change or a factor over another system,
-  or the two values of ``pair: [OF_AGAINST, OF]``, whose direction is which of them is more.
+- ``column``: of a table that the experiment leaves (``file``: ``sessions``, the default, ``turns``, ``progress``,
+  ``bins`` or ``experts``), of a system (``of``; also several, or all if it is left out), where columns have values
+  (``where``; two values: from the first to the last), averaged over seeds, then ``over`` points. Against a value: the
+  mean. Against ``value: [LEAST, GREATEST]``: least and greatest of the points. ``against``: a change or a factor over
+  another system, or the two values of ``pair: [OF_AGAINST, OF]``, whose direction is which of them is more.
 - ``number``: a number that the experiment's figure gave (``numbers.json``).
 - ``holds``: ``"a < b < c"``, several of them joined by ``and``, of such numbers, plain ones, or cells of sessions.csv
   (``SYSTEM.COLUMN``, ``SYSTEM.COLUMN[KEY=VALUE]``): an ordering.

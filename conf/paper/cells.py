@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import cast
 
-FILES = ("sessions", "turns", "bins", "experts")
+FILES = ("sessions", "turns", "progress", "bins", "experts")
 """What ``traces/sessions/files.py`` and ``conf/experts_csv.py`` write, without the suffix."""
 
-POINT = ("system", "n_sessions", "turn", "begin_s")
+POINT = ("system", "n_sessions", "turn", "bin", "begin_s")
 """Columns that say what a row is of; rows that have all of them in common differ by the seed."""
 
 TERM = re.compile(r"([A-Za-z]\w*)\.(\w+)(?:\[(\w+)=([\w.]+)\])?")

@@ -21,7 +21,7 @@ FLOOR = tl.constexpr(-1.0e30)
 """Below any score, yet finite: the difference of two floors is 0, that of two infinities is not a number."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_decodes"])
 def attend_to_splits(
     query_ptr,  # (n_decodes, n_heads, HEAD_DIM), rows query_stride apart
     kv_ptr,  # one layer: (n_blocks, 2, BLOCK_TOKENS, N_KV_HEADS, HEAD_DIM), blocks BLOCK_STRIDE apart
@@ -33,13 +33,13 @@ def attend_to_splits(
     query_stride,
     table_stride,
     scale,  # of scores, times log2(e)
+    n_decodes,  # no constant: a step with prompts may have any number
     N_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of a KV head
     HEAD_DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_STRIDE: tl.constexpr,
-    N_DECODES: tl.constexpr,
-    SEQS: tl.constexpr,  # N_DECODES, up to a power of two
+    SEQS: tl.constexpr,  # n_decodes, up to a power of two
     N_SPLITS: tl.constexpr,
     SPREAD: tl.constexpr,
     TILE: tl.constexpr,  # tokens an iteration
@@ -49,7 +49,7 @@ def attend_to_splits(
     """Attend to each split of each context; scores and sums are taken on the tensor cores."""
     head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts_ptr + seq)
-    tokens_per_split = _split_tokens(context, contexts_ptr, N_DECODES, SEQS, N_SPLITS, SPREAD, TILE)
+    tokens_per_split = _split_tokens(context, contexts_ptr, n_decodes, SEQS, N_SPLITS, SPREAD, TILE)
     first, end = split * tokens_per_split, tl.minimum((split + 1) * tokens_per_split, context)
     if SPREAD > 1:  # noqa: SIM102 - known when compiled; the condition inside when run
         if (split > 0) & (first >= context):
@@ -90,14 +90,14 @@ def attend_to_splits(
     tl.store(parts_ptr + part_at, attended.to(parts_ptr.dtype.element_ty), mask=real[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_decodes"])
 def merge_splits(
     parts_ptr,  # (n_decodes, n_heads, N_SPLITS, HEAD_DIM) float32
     peak_ptr,  # (n_decodes, n_heads, N_SPLITS) float32, likewise total_ptr
     total_ptr,
     out_ptr,  # (n_decodes, n_heads, HEAD_DIM)
     contexts_ptr,  # (n_decodes,) int32
-    N_DECODES: tl.constexpr,
+    n_decodes,
     SEQS: tl.constexpr,
     N_SPLITS: tl.constexpr,
     SPREAD: tl.constexpr,
@@ -111,7 +111,7 @@ def merge_splits(
     written = splits >= 0
     if SPREAD > 1:
         context = tl.load(contexts_ptr + seq)
-        tokens_per_split = _split_tokens(context, contexts_ptr, N_DECODES, SEQS, N_SPLITS, SPREAD, TILE)
+        tokens_per_split = _split_tokens(context, contexts_ptr, n_decodes, SEQS, N_SPLITS, SPREAD, TILE)
         written = (splits == 0) | (splits * tokens_per_split < context)
     peak = tl.load(peak_ptr + head * N_SPLITS + splits, mask=written, other=FLOOR)
     weights = tl.exp2(peak - tl.max(peak, axis=0))
@@ -126,7 +126,7 @@ def merge_splits(
 def _split_tokens(
     context,
     contexts_ptr,
-    N_DECODES: tl.constexpr,
+    n_decodes,
     SEQS: tl.constexpr,
     N_SPLITS: tl.constexpr,
     SPREAD: tl.constexpr,
@@ -139,7 +139,7 @@ def _split_tokens(
     tiles = tl.cdiv(tl.cdiv(context, TILE), N_SPLITS)
     if SPREAD > 1:
         seqs = tl.arange(0, SEQS)
-        contexts = tl.load(contexts_ptr + seqs, mask=seqs < N_DECODES, other=0)
+        contexts = tl.load(contexts_ptr + seqs, mask=seqs < n_decodes, other=0)
         n_seqs = tl.maximum(tl.sum((contexts > 0).to(tl.int32), axis=0), 1)
         mean = tl.cdiv(tl.sum(contexts, axis=0), n_seqs)
         tiles = tl.maximum(tiles, tl.cdiv(tl.cdiv(mean, TILE), N_SPLITS // SPREAD))

@@ -85,6 +85,7 @@ class TritonKernels:
             total,
             attended,
             step.contexts,
+            n_decodes,
             HEAD_DIM=head_dim,
             **_cut(tiling, n_decodes, n_kv_heads),
         )
@@ -153,6 +154,7 @@ def _attend_to_splits(
         query.stride(0),
         step.block_tables.stride(0),
         math.log2(math.e) / math.sqrt(head_dim),
+        n_decodes,
         N_KV_HEADS=n_kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -168,7 +170,6 @@ def _attend_to_splits(
 def _cut(tiling: Tiling, n_decodes: int, n_kv_heads: int) -> dict[str, int]:
     """What both kernels must know to agree on which split covers which tokens."""
     return {
-        "N_DECODES": n_decodes,
         "SEQS": triton.next_power_of_2(n_decodes),
         "N_SPLITS": tiling.n_splits_at_most(n_decodes, n_kv_heads),
         "SPREAD": tiling.n_splits_at_most(n_decodes, n_kv_heads) // tiling.n_splits(n_decodes, n_kv_heads),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,11 @@ AnyStreams = Streams[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeServing:
-    """A model ready to be served, and all that it is made of."""
+    """A model ready to be served, and all that it is made of.
+
+    Attributes:
+        layers: weights of each but for its experts, which ``tables`` find.
+    """
 
     backend: ExecutorBackend
     memory: ExpertMemory
@@ -51,6 +56,9 @@ class MoeServing:
     streams: AnyStreams
     forward: Forward[Any]
     lane: ModelLane[Any]
+    decoder: MoeDecoder
+    layers: Sequence[MoeLayer]
+    tables: LiveTables
     closing: ExitStack
 
     @property
@@ -137,6 +145,9 @@ def open_moe_serving(
             streams=streams,
             forward=forward,
             lane=lane,
+            decoder=decoder,
+            layers=layers,
+            tables=tables,
             closing=closing.pop_all(),
         )
 
@@ -198,6 +209,7 @@ def _forward(
     for bucket in buckets:
         graphs.warm_up(bucket)
     _warm_up_prefills(eager, plan)
+    _warm_up_mixed(eager, plan, buckets)
     return MoeGraphed(eager, graphs, buffers, tables, staging, streams)
 
 
@@ -215,6 +227,16 @@ def _warm_up_prefills(eager: MoeEager[Any], plan: MoePlan) -> None:
     for n_tokens in {min(length, longest) for length in (size + 1, 2 * size, 256, longest)}:
         blocks = range(-(-n_tokens // size))
         eager.run([Row(token_ids=[0] * n_tokens, n_before=0, blocks=blocks)])
+
+
+def _warm_up_mixed(eager: MoeEager[Any], plan: MoePlan, buckets: Sequence[int]) -> None:
+    """Run a short prompt beside decodes likewise: by how many there are, to a power of two, their kernel differs.
+
+    How often it splits contexts may differ once within such a range: its ends are run.
+    """
+    prompt = Row(token_ids=[0, 0], n_before=0, blocks=[0])
+    for n_decodes in sorted({n for bucket in buckets for n in (bucket // 2 + 1, bucket) if n <= plan.max_rows}):
+        eager.run([*[Row(token_ids=[0], n_before=0, blocks=[0])] * n_decodes, prompt])
 
 
 def _finish(device: torch.device) -> None:

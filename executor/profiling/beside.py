@@ -179,6 +179,6 @@ def fetch_ns(model: Specimen) -> int:
 
 def _fetch(model: Specimen) -> object:
     """Fetch a layer into its own home: the bytes stay the same."""
-    memory = model.serving.memory
+    memory = model.memory
     layer = min(memory.models[0].lendable)
     return model.serving.streams.fetch(memory.weights(0, layer), memory.master(0, layer))

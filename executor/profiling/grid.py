@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from executor.models.decode_buffers import BATCH_BUCKETS
 from executor.models.prefill_buffers import TOKEN_BUCKETS, TOKENS_PER_SEQ
@@ -31,6 +31,7 @@ class Grid:
         prefill_loops: requests that are served at a time with one output token.
         n_graphed_tokens: of their prompts together at most, where a graph is to hold them.
         n_eager_tokens: of their prompts together, where none is.
+        between: further decode steps, of sizes to which none is padded: (sequences, mean context).
         n_layers: layers that parts are timed over, so that weights come from HBM and not from a cache.
         n_copies: of a layer, to time the link.
         n_calls: of each driver call.
@@ -55,6 +56,7 @@ class Grid:
     n_copies: int
     n_calls: int
     n_repeats: int
+    between: tuple[tuple[int, int], ...] = ()
 
 
 WHOLE = Grid(
@@ -82,6 +84,20 @@ WHOLE = Grid(
 )
 """For models of billions of parameters on a GPU: about half a minute each."""
 
+WHOLE_EXPERTS = replace(
+    WHOLE,
+    contexts=(16, 256, 1024, 2048, 4096, 8192),
+    tokens=(
+        *(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+        *(384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192),
+    ),
+    prompts=(16, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
+    behind=(*((n, 4096) for n in (16, 64, 128, 256, 512, 1024)), *((n, 8192) for n in (256, 1024, 2048))),
+    between=((3, 512), (12, 2048), (15, 4096), (24, 2048), (40, 1024), (200, 256)),
+    mixed=((8, 256, 64), (15, 4096, 768), (15, 4096, 2033), (64, 512, 448), (64, 512, 1984)),
+)
+"""For mixtures of experts, which serve longer contexts. Prompts run in no graph: their parts are timed alone."""
+
 QUICK = Grid(
     batches=(1, 4, 16),
     contexts=(4, 32, 128),
@@ -103,3 +119,6 @@ QUICK = Grid(
     n_repeats=3,
 )
 """For tiny models on a CPU: does it run? Its figures mean little."""
+
+QUICK_EXPERTS = replace(QUICK, contexts=(4, 32), tokens=(1, 2, 4, 8, 16, 64), between=((3, 16),))
+"""For a tiny mixture of experts."""

@@ -20,7 +20,6 @@ from policies.recompute import Recompute
 from policies.serving.scheduler import Scheduler, Step
 from policies.serving.sequence import Sequence as Served
 from policies.serving.tenancy import TemporalSharing
-from policies.setup import open_lanes, open_ledger
 from policies.types import Arrival, Request
 from policies.view import MemoryView
 from traces.measured.device_tables import Padding, Part, Timing
@@ -30,6 +29,15 @@ LEAD_NS = 20_000_000
 
 N_PREFILLS = 3
 """How often a prefill step of each size is served."""
+
+N_LAUNCHES, LAUNCH_TOKENS = 24, 40
+"""Requests whose prompts join others that decode, and output tokens of each."""
+
+APART_NS = 50_000_000
+"""They come so far apart, in which a model decodes some tokens: each prompt is a step beside decodes."""
+
+LAUNCH_IDS = 1_000_000
+"""From here on their requests are numbered: above those of any other loop."""
 
 PROMPT_TOKENS = (9, 40)
 """Shortest and longest prompt: their KV blocks fill up at different steps, so that leaps are as long as they are."""
@@ -42,15 +50,18 @@ class Rests:
     Attributes:
         padding: says which steps of prefills run as graphs.
         by_part: rests in ns by kind and number of sequences, of steps that only decode and that only prefill.
+        mixed_ns: times of the layers of steps that do both.
     """
 
     padding: Padding
     by_part: dict[Part, dict[int, list[int]]] = field(default_factory=dict[Part, dict[int, list[int]]])
+    mixed_ns: list[int] = field(default_factory=list[int])
 
     def ran(self, lane: int, batch: Batch, report: StepReport) -> None:  # noqa: ARG002
         """Keep the rests of a submission."""
         work = batch.work
         if work.n_prefill_seqs and work.n_decode_seqs:
+            self.mixed_ns.extend(report.compute_ns)
             return
         if not work.n_prefill_seqs:
             part = Part.DECODE_HOST
@@ -99,6 +110,20 @@ def measure_loop(model: Specimen, heads: Sequence[Timing]) -> Iterator[Timing]:
                 yield timing(part, Size(n_seqs, n_seqs), hosts_ns, is_mean=part is Part.DECODE_HOST)
 
 
+def measure_launches(model: Specimen) -> Iterator[Timing]:
+    """Measure how long a layer takes of steps so small that launching it kernel by kernel takes longer than running it.
+
+    In the loop the host has done other things in between, and is slower at it than over and over again. On a CPU
+    nothing is launched.
+    """
+    if model.device.type == "cpu":
+        yield timing(Part.LAUNCH, Size(1, 1), [0])
+        return
+    rests = Rests(model.padding)
+    _serve(model, [PROMPT_TOKENS[0]] * N_LAUNCHES, LAUNCH_TOKENS, count(LAUNCH_IDS), rests, APART_NS)
+    yield timing(Part.LAUNCH, Size(1, PROMPT_TOKENS[0]), rests.mixed_ns, n_parts=model.shape.n_layers)
+
+
 def _uneven(n_requests: int) -> list[int]:
     """Choose lengths of prompts."""
     draw = random.Random(SEED)
@@ -106,16 +131,22 @@ def _uneven(n_requests: int) -> list[int]:
 
 
 def _serve(
-    model: Specimen, prompts: Sequence[int], n_output_tokens: int, request_ids: Iterator[int], rests: Rests
+    model: Specimen,
+    prompts: Sequence[int],
+    n_output_tokens: int,
+    request_ids: Iterator[int],
+    rests: Rests,
+    apart_ns: int = 0,
 ) -> None:
-    """Let the loop serve requests that come at once."""
+    """Let the loop serve requests that come at once, or so far apart."""
     gc.collect()
-    served, settings = [model.served], model.settings
-    ledger = open_ledger(served, model.hardware)
-    lanes = open_lanes(served, ledger, model.hardware, settings, preemption="recompute")
+    ledger, lanes = model.open_books()
     at_ns = model.clock.now_ns + LEAD_NS
     longest = model.shape.max_context_tokens - n_output_tokens
-    arrivals = [_arrival(next(request_ids), at_ns, min(n_tokens, longest), n_output_tokens) for n_tokens in prompts]
+    arrivals = [
+        _arrival(next(request_ids), at_ns + nth * apart_ns, min(n_tokens, longest), n_output_tokens)
+        for nth, n_tokens in enumerate(prompts)
+    ]
     engine = Engine(
         lanes=lanes,
         truth=TrueLengths(),

@@ -55,7 +55,7 @@ class VmmTimes:
 def link_rates(model: Specimen) -> LinkRates:
     """Copy layers over the link: each direction alone, then both together."""
     streams, n = model.serving.streams, model.grid.n_copies
-    memory = model.serving.memory
+    memory = model.memory
     layers = [(memory.weights(0, layer), memory.master(0, layer)) for layer in sorted(memory.models[0].lendable)]
     (up, up_master), (down, down_master) = layers[0], layers[-1]
 

@@ -12,8 +12,10 @@ import torch
 from executor.memory.masters import Tier
 from executor.models.step import Row
 from executor.profiling.beside import Contention, contention
+from executor.profiling.expert_specimen import expert_specimen
+from executor.profiling.expert_steps import measure_expert_steps
 from executor.profiling.grid import Grid
-from executor.profiling.loop import measure_loop
+from executor.profiling.loop import measure_launches, measure_loop
 from executor.profiling.machine import (
     LinkRates,
     VmmTimes,
@@ -26,6 +28,7 @@ from executor.profiling.specimen import Specimen, specimen
 from executor.profiling.steps import measure_steps, ragged
 from executor.vmm.driver import Driver
 from policies.errors import HbmOverdrawn
+from policies.moe import MoeShape
 from policies.types import HardwareProfile, ModelShape
 from traces.measured.device_tables import Padding, Part, Timing
 
@@ -63,6 +66,16 @@ class Profile:
     models: Sequence[tuple[ModelShape, Sequence[Timing]]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertProfile:
+    """What one rank of a mixture of experts was measured to take."""
+
+    shape: MoeShape
+    n_ranks: int
+    padding: Padding
+    timings: Sequence[Timing]
+
+
 def profile(
     driver: Driver,
     hardware: HardwareProfile,
@@ -91,7 +104,7 @@ def profile(
             tell(f"{shape.name}: steps")
             timings = list(measure_steps(model))
             tell(f"{shape.name}: loop")
-            timings += measure_loop(model, [each for each in timings if each.part is Part.HEAD and each.n_seqs])
+            timings += measure_loop(model, _heads(timings))
             if machine is None:
                 tell("link, driver, rates")
                 machine = _machine(driver, model, peer)
@@ -102,8 +115,38 @@ def profile(
     return Profile(machine=machine, padding=padding, models=models)
 
 
+def profile_experts(
+    driver: Driver,
+    hardware: HardwareProfile,
+    shape: MoeShape,
+    n_ranks: int,
+    grid: Grid,
+    tell: Callable[[str], None],
+) -> ExpertProfile:
+    """Measure one rank of a mixture of experts; see ``profile``.
+
+    Args:
+        n_ranks: over which it is divided; what they sum up is left out.
+
+    Raises:
+        ValueError: it does not fit the device, or the executor does not serve its like.
+    """
+    tell(f"{shape.name}: loading")
+    with _told_if_too_large(shape), expert_specimen(driver, shape, n_ranks, hardware, grid) as specimen:
+        tell(f"{shape.name}: steps")
+        timings = list(measure_expert_steps(specimen))
+        tell(f"{shape.name}: loop")
+        timings += measure_loop(specimen.model, _heads(timings))
+        timings += measure_launches(specimen.model)
+        return ExpertProfile(shape=shape, n_ranks=n_ranks, padding=specimen.model.padding, timings=timings)
+
+
+def _heads(timings: Sequence[Timing]) -> list[Timing]:
+    return [each for each in timings if each.part is Part.HEAD and each.n_seqs]
+
+
 @contextmanager
-def _told_if_too_large(shape: ModelShape) -> Generator[None]:
+def _told_if_too_large(shape: ModelShape | MoeShape) -> Generator[None]:
     """Turn a lack of memory into a line, and let go of what torch has kept from the model before."""
     if torch.cuda.is_initialized():
         gc.collect()
@@ -117,7 +160,7 @@ def _told_if_too_large(shape: ModelShape) -> Generator[None]:
 
 def _machine(driver: Driver, model: Specimen, peer: Driver | None) -> MachineProfile:
     grid = model.grid
-    home_bytes = model.serving.memory.models[0].home_bytes
+    home_bytes = model.memory.models[0].home_bytes
     return MachineProfile(
         copy_bytes_per_s=copy_bytes_per_s(model),
         flops_per_s=flops_per_s(model),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,6 +14,10 @@ from executor.attention.choose import kernels_for
 from executor.attention.kernels import AttentionKernels
 from executor.clock import Clock, HostClock
 from executor.forward import Graphed
+from executor.memory.device import DeviceMemory
+from executor.mixture.forward import MoeGraphed
+from executor.mixture.serving import MoeServing
+from executor.models.decode_buffers import BATCH_BUCKETS
 from executor.models.decoder import Decoder, build_decoder
 from executor.models.random_weights import random_outer
 from executor.models.rotary import Rotary
@@ -23,6 +27,8 @@ from executor.profiling.grid import GRAPHED, Grid
 from executor.profiling.stopwatch import Stopwatch
 from executor.serving import Serving, open_serving
 from executor.vmm.driver import Driver
+from policies.lane import Lane
+from policies.memory.ledger import Ledger
 from policies.setup import ServedModel, open_lanes, open_ledger
 from policies.setup import Serving as ServingSettings
 from policies.types import GIB, HardwareProfile, ModelShape
@@ -65,21 +71,20 @@ class Specimen:
 
     Attributes:
         serving: what a run would be given.
-        settings: how it is served.
-        decoder: the model once more, for parts of a step.
+        open_books: gives a loop ledger and lanes for it, with nothing in them.
+        decoder: the model once more, for parts of a step; of a mixture of experts what is around its layers.
         bare: the same without attention.
         kernels: those of ``decoder``.
         clock: the one that ``serving`` goes by.
-        regions: the weights of each layer.
+        regions: the weights of each layer; none of a mixture of experts.
         kv: the KV range.
         blocks: ids of the blocks that have pages, shuffled.
     """
 
     shape: ModelShape
     hardware: HardwareProfile
-    served: ServedModel
-    serving: Serving
-    settings: ServingSettings
+    serving: Serving | MoeServing
+    open_books: Callable[[], tuple[Ledger, Sequence[Lane]]]
     decoder: Decoder
     bare: Decoder
     kernels: AttentionKernels
@@ -97,6 +102,13 @@ class Specimen:
         return self.kv.device
 
     @property
+    def memory(self) -> DeviceMemory:
+        """Its layers, which may be lent; a mixture of experts has none such."""
+        memory = self.serving.memory
+        assert isinstance(memory, DeviceMemory)
+        return memory
+
+    @property
     def block_tokens(self) -> int:
         """Tokens of a KV block."""
         return self.kv.shape[3]
@@ -104,7 +116,13 @@ class Specimen:
     @property
     def padding(self) -> Padding:
         """How its steps are padded."""
-        return GRAPHED if isinstance(self.serving.forwards[0], Graphed) else Padding()
+        match self.serving.forwards[0]:
+            case Graphed():
+                return GRAPHED
+            case MoeGraphed():
+                return Padding(decode_seqs=BATCH_BUCKETS)
+            case _:
+                return Padding()
 
     @property
     def n_layers_timed(self) -> int:
@@ -162,8 +180,12 @@ def specimen(
     """
     settings = ServingSettings(max_num_seqs=max(grid.batches))
     served = ServedModel(shape=shape, share=SHARE, activation_bytes=_activation_bytes(shape, grid))
-    ledger = open_ledger([served], hardware)
-    (lane,) = open_lanes([served], ledger, hardware, settings, preemption="recompute")
+
+    def open_books() -> tuple[Ledger, list[Lane]]:
+        ledger = open_ledger([served], hardware)
+        return ledger, open_lanes([served], ledger, hardware, settings, preemption="recompute")
+
+    ledger, (lane,) = open_books()
     planned = plan(
         [served],
         ledger,
@@ -195,9 +217,8 @@ def specimen(
         yield Specimen(
             shape=shape,
             hardware=hardware,
-            served=served,
             serving=serving,
-            settings=settings,
+            open_books=open_books,
             decoder=decoder,
             bare=build_decoder(spec, decoder.outer, NoAttention(like)),
             kernels=kernels,

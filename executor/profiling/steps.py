@@ -41,7 +41,7 @@ def others(model: Specimen) -> Iterator[Timing]:
     graphs = Graphs(streams.compute) if isinstance(streams, CudaStreams) else None
     largest = max((*model.padding.decode_seqs, *model.padding.prefill_tokens), default=0)
     for n_tokens in model.grid.tokens:
-        step = _unattended(model, n_tokens)
+        step = unattended(model, n_tokens)
         run = _layers(model, model.bare, step)
         if graphs is not None and n_tokens <= largest:
             with streams.computing():
@@ -59,10 +59,10 @@ def decodes(model: Specimen) -> Iterator[Timing]:
         for context in _contexts(model, n_seqs):
             contexts = ragged(n_seqs, context, model.shape.max_context_tokens)
             rows = model.rows([(1, each - 1) for each in contexts])
-            layers_ns, after_ns = _served(model, rows)
+            layers_ns, after_ns = served(model, rows)
             size = Size(n_seqs, n_seqs, sum(contexts))
             yield timing(Part.DECODE_LAYER, size, layers_ns, n_parts=model.shape.n_layers)
-            yield timing(Part.DECODE_STEP, size, _added(layers_ns, after_ns))
+            yield timing(Part.DECODE_STEP, size, added(layers_ns, after_ns))
             heads_ns += after_ns
             alone_ns = model.stopwatch.on_device(_attention(model, rows))
             yield timing(Part.DECODE_ATTENTION, size, alone_ns, n_parts=model.n_layers_timed)
@@ -70,7 +70,7 @@ def decodes(model: Specimen) -> Iterator[Timing]:
             yield timing(Part.HEAD, Size(n_seqs, n_seqs), heads_ns)
     yield from _even_decode(model)
     unsampled = [replace(row, samples=False) for row in model.rows([(SHORT_PROMPT, 0)])]
-    yield timing(Part.HEAD, Size(0, SHORT_PROMPT), _served(model, unsampled)[1])
+    yield timing(Part.HEAD, Size(0, SHORT_PROMPT), served(model, unsampled)[1])
 
 
 def prefills(model: Specimen) -> Iterator[Timing]:
@@ -81,15 +81,14 @@ def prefills(model: Specimen) -> Iterator[Timing]:
         if not model.holds([(n_new, n_before)] * n_seqs):
             continue
         rows, size = model.rows([(n_new, n_before)] * n_seqs), Size(n_seqs, n_seqs * n_new, n_before)
-        layers_ns, after_ns = _served(model, rows)
+        layers_ns, after_ns = served(model, rows)
         yield timing(Part.PREFILL_LAYER, size, layers_ns, n_parts=model.shape.n_layers)
-        yield timing(Part.PREFILL_STEP, size, _added(layers_ns, after_ns))
-        if n_seqs == 1:
-            attention_ns = model.stopwatch.on_device(_attention(model, rows))
-            yield timing(Part.PREFILL_ATTENTION, size, attention_ns, n_parts=model.n_layers_timed)
+        yield timing(Part.PREFILL_STEP, size, added(layers_ns, after_ns))
+        attention_ns = model.stopwatch.on_device(_attention(model, rows))
+        yield timing(Part.PREFILL_ATTENTION, size, attention_ns, n_parts=model.n_layers_timed)
     for n_seqs, n_new in grid.prefills:
         if model.holds([(n_new, 0)] * n_seqs):
-            times_ns = _added(*_served(model, model.rows([(n_new, 0)] * n_seqs)))
+            times_ns = added(*served(model, model.rows([(n_new, 0)] * n_seqs)))
             yield timing(Part.PREFILL_STEP, Size(n_seqs, n_seqs * n_new), times_ns)
 
 
@@ -100,7 +99,7 @@ def mixed(model: Specimen) -> Iterator[Timing]:
         sequences = [*((1, each - 1) for each in contexts), (n_new, 0)]
         if model.holds(sequences):
             size = Size(n_decodes + 1, n_decodes + n_new, sum(contexts))
-            yield timing(Part.MIXED_STEP, size, _added(*_served(model, model.rows(sequences))))
+            yield timing(Part.MIXED_STEP, size, added(*served(model, model.rows(sequences))))
 
 
 def launches(model: Specimen) -> Iterator[Timing]:
@@ -146,7 +145,7 @@ def _contexts(model: Specimen, n_seqs: int) -> list[int]:
     return sorted({*(each for each in model.grid.contexts if each <= most), *([most] if most >= 1 else [])})
 
 
-def _served(model: Specimen, rows: Sequence[Row]) -> tuple[list[int], list[int]]:
+def served(model: Specimen, rows: Sequence[Row]) -> tuple[list[int], list[int]]:
     """Device times of a step's layers, and from their end to that of the step."""
     streams, forward = model.serving.streams, model.serving.forwards[0]
     after_ns: list[int] = []
@@ -167,15 +166,16 @@ def _served(model: Specimen, rows: Sequence[Row]) -> tuple[list[int], list[int]]
 def _even_decode(model: Specimen) -> Iterator[Timing]:
     n_seqs, context = EVEN
     if n_seqs in model.grid.batches and model.holds([(1, context - 1)] * n_seqs):
-        layers_ns, after_ns = _served(model, model.rows([(1, context - 1)] * n_seqs))
-        yield timing(Part.EVEN_DECODE_STEP, Size(n_seqs, n_seqs, n_seqs * context), _added(layers_ns, after_ns))
+        layers_ns, after_ns = served(model, model.rows([(1, context - 1)] * n_seqs))
+        yield timing(Part.EVEN_DECODE_STEP, Size(n_seqs, n_seqs, n_seqs * context), added(layers_ns, after_ns))
 
 
-def _added(layers_ns: Sequence[int], after_ns: Sequence[int]) -> list[int]:
+def added(layers_ns: Sequence[int], after_ns: Sequence[int]) -> list[int]:
+    """Whole steps out of their layers and what is behind these."""
     return [sum(both) for both in zip(layers_ns, after_ns, strict=True)]
 
 
-def _unattended(model: Specimen, n_tokens: int) -> StepInput:
+def unattended(model: Specimen, n_tokens: int) -> StepInput:
     """A step of tokens that attend to nothing."""
     with model.serving.streams.computing():
         zeros = torch.zeros(n_tokens, dtype=torch.int64, device=model.device)

@@ -94,6 +94,7 @@ class Size:
     n_seqs: int
     n_tokens: int
     context_tokens: int = 0
+    n_experts: int = 0
 
 
 def timing(part: Part, size: Size, times_ns: Sequence[int], *, n_parts: int = 1, is_mean: bool = False) -> Timing:
@@ -110,6 +111,7 @@ def timing(part: Part, size: Size, times_ns: Sequence[int], *, n_parts: int = 1,
         n_seqs=size.n_seqs,
         n_tokens=size.n_tokens,
         context_tokens=size.context_tokens,
+        n_experts=size.n_experts,
         ns=round(fmean(kept) if is_mean else median(ordered)),
         spread_ns=ordered[len(ordered) * 9 // 10] - ordered[len(ordered) // 10],
         n_samples=len(kept) if is_mean else len(ordered),

@@ -55,6 +55,13 @@ class Ranks:
             if value < 0 or not (value or field.name in ("reduces_over_link", "splits_regions", "reduce_s")):
                 raise ValueError(f"ranks: {field.name}={value} is out of range")
 
+    def sum_ns(self, n_tokens: int, hidden: int) -> int:
+        """Time of one all-reduce of so many rows of the residual stream; nothing where there is one rank."""
+        if self.n_ranks == 1:
+            return 0
+        n_bytes = n_tokens * hidden * FP_BYTES
+        return round((self.reduce_s + n_bytes / self.reduce_bytes_per_s) * NS_PER_S)
+
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
@@ -205,11 +212,7 @@ class MoeRoofline:
         return round(self._gemm_ns(weights * 2 // 3, n_tokens)), round(self._gemm_ns(weights // 3, n_tokens))
 
     def _reduce_ns(self, n_tokens: int) -> int:
-        ranks = self._ranks
-        if ranks.n_ranks == 1:
-            return 0
-        n_bytes = n_tokens * self._shape.hidden * FP_BYTES
-        return round((ranks.reduce_s + n_bytes / ranks.reduce_bytes_per_s) * NS_PER_S)
+        return self._ranks.sum_ns(n_tokens, self._shape.hidden)
 
 
 def _kinds(shape: MoeShape) -> list[tuple[bool, bool]]:

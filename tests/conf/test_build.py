@@ -97,7 +97,12 @@ def test_sessions_take_the_place_of_arrivals_and_lengths() -> None:
     ("changes", "says"),
     [
         (["serving=vllm_v0"], "experts need serving.scheduler=vllm_v1"),
-        (["compute=table"], "there are no tables of experts"),
+        (["compute=table"], "qwen3_next_80b_a3b_tp2.csv is not there: nothing was measured"),
+        (
+            ["compute=table", "mix.experts.routing={kind: zipf, exponent: 1.0}"],
+            "with routing.kind=zipf set compute=roofline",
+        ),
+        (["compute=aiconfigurator"], "knows no experts of ranks"),
         (["backend=memfd", "parallel.jobs=1"], "the executor launches no step ahead"),
         (["mix.experts.routing.exponent=1.0"], "set exponent for zipf"),
         (["mix.experts.share=0.8"], "is less than its weights and activations"),

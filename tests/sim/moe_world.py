@@ -26,7 +26,7 @@ from policies.setup import Serving
 from policies.types import MIB, HardwareProfile, LinkProfile
 from policies.vamp import Vamp
 from policies.view import MemoryView
-from sim.moe_factory import open_moe_backend
+from sim.moe_factory import moe_compute, open_moe_backend
 from tests.sim.test_moe_model_files import read
 from tests.sim.test_moe_roofline import read_ranks
 from traces.sessions.closed_loop import ClosedLoop
@@ -114,14 +114,23 @@ def serve(
         activation_bytes=int(SHARE * hardware.hbm_bytes) - taken - 4 * MIB,
     )
     ledger, lane = open_moe(served, hardware, serving, policy)
-    backend = open_moe_backend(
+    routing = {"kind": "uniform"}
+    compute = moe_compute(
         shape,
         hardware,
         roofline=machine["roofline"],
         flops_per_s=machine["flops_per_s"],
+        tables=None,
+        ranks=asdict(ranks),
+        routing=routing,
+    )
+    backend = open_moe_backend(
+        compute,
+        shape,
+        hardware,
         compute_slowdown=0.0,
         ranks=asdict(ranks),
-        routing={"kind": "uniform"},
+        routing=routing,
         away=policy.cap if isinstance(policy, LruExperts) else None,
     )
     loop = ClosedLoop(sessions, max_context_tokens=shape.max_context_tokens, n_at_once=n_at_once)

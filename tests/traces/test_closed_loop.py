@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.types import Arrival
-from traces.sessions.closed_loop import ClosedLoop, equal_sessions
+from traces.sessions.closed_loop import ClosedLoop, equal_sessions, spread_out
 from traces.sessions.sessions import Session, Turn
 
 ANSWER_NS = 7
@@ -99,3 +100,16 @@ def test_sessions_without_a_token_are_refused() -> None:
         list(equal_sessions(1, n_turns=1, first_tokens=0, added_tokens=0, output_tokens=1))
     with pytest.raises(ValueError, match="n_at_once=0"):
         ClosedLoop([], max_context_tokens=1, n_at_once=0)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 40), st.floats(0, 1), st.integers(0, 99))
+def test_numbers_that_are_spread_out_keep_their_sum(mean: int, n: int, spread: float, seed: int) -> None:
+    numbers = spread_out(mean, n, spread, np.random.default_rng(seed))
+    assert sum(numbers) == mean * n
+    assert min(numbers) >= 0
+    assert max(numbers) - min(numbers) == 0 or spread > 0
+
+
+def test_numbers_that_are_spread_out_need_a_generator() -> None:
+    with pytest.raises(ValueError, match="generator"):
+        spread_out(100, 3, 0.5, None)

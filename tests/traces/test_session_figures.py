@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traces.sessions.metrics import by_turn, figures_of
+from traces.sessions.metrics import by_progress, by_turn, figures_of
 from traces.sessions.settings import SessionSettings
 from traces.sessions.turns import Turns, turns_of
 
@@ -86,6 +86,12 @@ def test_a_replay_is_measured_once_it_is_warm_until_the_first_session_ends() -> 
     assert figures["preemptions_per_1k_turns"] == 500
 
 
+def test_of_a_window_counts_what_is_done_when_it_closes() -> None:
+    figures = figures_of(kept(), turns(window_s=5.0))
+    assert figures["output_tokens_per_s"] == pytest.approx((5 + 5 + 3) / 5)  # the third speaks from 4 to 6 s
+    assert figures["recorded_turns_percent"] == 50.0
+
+
 def test_turns_within_both_budgets_are_counted() -> None:
     figures = figures_of(kept(), turns())
     assert figures["turns_per_s_ttft1_tpot250"] == 1 / 6
@@ -95,3 +101,12 @@ def test_turns_within_both_budgets_are_counted() -> None:
 
 def test_ttft_by_turn_is_over_the_sessions_that_got_so_far() -> None:
     assert [(row["turn"], row["n_turns"], row["ttft_p90_s"]) for row in by_turn(turns())] == [(0, 2, 3.0), (1, 1, 2.0)]
+
+
+def test_progress_is_by_as_many_turns_as_warm_the_server_up() -> None:
+    of = turns(measured="replay", warm_up_turns=1)
+    assert [(row["bin"], row["n_turns"], row["ttft_p90_s"]) for row in by_progress(of)] == [
+        (0, 1, 1.0),
+        (1, 1, 3.0),
+        (2, 1, 2.0),
+    ]

@@ -19,12 +19,25 @@ def read(name: str, **changes: Any) -> SessionSettings:
     return SessionSettings(**{**values, **changes})
 
 
-@pytest.mark.parametrize(("name", "last_tokens"), [("in_house_h100", 74_000), ("in_house_h200", 254_000)])
+@pytest.mark.parametrize(("name", "last_tokens"), [("in_house_h100", 74_000), ("in_house_h200", 255_000)])
 def test_in_house_sessions_end_with_the_footprint_that_the_crossings_imply(name: str, last_tokens: int) -> None:
-    (session,) = read(name, n_sessions=1).sessions(0)
-    last = session.turns[-1]
-    assert len(session.turns) == 12
-    assert abs(last.n_prompt_tokens + last.n_output_tokens - last_tokens) < 12
+    for session in read(name, n_sessions=5).sessions(0):
+        last = session.turns[-1]
+        assert len(session.turns) == 12
+        assert abs(last.n_prompt_tokens + last.n_output_tokens - last_tokens) < 12
+
+
+def test_turns_that_are_spread_out_differ_and_are_the_same_for_every_seed() -> None:
+    loads = [list(read("in_house_h200", n_sessions=3).sessions(seed)) for seed in (0, 1)]
+    assert loads[0] == loads[1]
+    answers = {turn.n_output_tokens for session in loads[0] for turn in session.turns}
+    assert 300 * 0.4 < min(answers) < 200 < 400 < max(answers) < 300 * 1.9
+
+
+@pytest.mark.parametrize("changes", [{"added_spread": -0.1}, {"output_spread": 1.5}])
+def test_a_spread_outside_its_range_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        read("in_house_h200", n_sessions=1, **changes)
 
 
 def test_the_replay_has_as_many_turns_as_the_papers() -> None:

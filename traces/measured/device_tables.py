@@ -28,15 +28,21 @@ NOT_COMPUTED_WITH = frozenset({"name", "n_layers", "layer_bytes", "total_bytes",
 
 
 class Part(Enum):
-    """What took the time. The simulator reads the first eight; the others are there to check them."""
+    """What took the time. The simulator reads the first eight; the others are there to check them.
+
+    Of a mixture of experts it reads ``EXPERTS`` as well, and attention alone in place of ``PREFILL_LAYER``.
+    """
 
     DECODE_LAYER = "decode_layer"
     """A layer of a decode step: by sequences (as many as the step is padded to) and their contexts added up."""
     OTHERS = "others"
-    """A layer without attention: by tokens, padding included."""
+    """A layer without attention, and without its experts if it has such: by tokens, padding included."""
     PREFILL_LAYER = "prefill_layer"
     """A layer of a step of prefills, padded as it is run: by sequences of equal length, their new tokens added up, and
     tokens of each that were there before."""
+    EXPERTS = "experts"
+    """The experts of a layer, their grouped GEMMs one behind the other: by sequences and tokens, as many of both for
+    decodes, one sequence for a prompt; and by the experts that they use."""
     LAUNCH = "launch"
     """Host time to launch a layer of prompts and decodes kernel by kernel: by sequences."""
     HEAD = "head"
@@ -55,7 +61,7 @@ class Part(Enum):
     PREFILL_ATTENTION = "prefill_attention"
     """Attention of one layer of a prefill alone, as ``PREFILL_LAYER``."""
     DECODE_STEP = "decode_step"
-    """All layers and the head of a decode step, as ``DECODE_LAYER``."""
+    """All layers and the head of a decode step, as ``DECODE_LAYER``; some of fewer sequences than it is padded to."""
     EVEN_DECODE_STEP = "even_decode_step"
     """The same where all contexts are equally long."""
     PREFILL_STEP = "prefill_step"
@@ -97,6 +103,7 @@ class Timing:
         ns: the median; of host times the mean, for some steps follow another at once and others are composed anew.
         spread_ns: from the 10th to the 90th percentile.
         n_samples: repetitions that these are of.
+        n_experts: different experts of a layer that the tokens were routed to, mean of all layers; 0: not counted.
     """
 
     part: Part
@@ -106,6 +113,7 @@ class Timing:
     ns: int
     spread_ns: int
     n_samples: int
+    n_experts: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -114,7 +122,9 @@ class Timing:
                 raise ValueError(f"{self.part.value}: {field.name}={value} must not be negative")
 
 
-COLUMNS = tuple(field.name for field in fields(Timing))
+COLUMNS = tuple(field.name for field in fields(Timing) if field.name != "n_experts")
+EXPERT_COLUMNS = (*COLUMNS, "n_experts")
+"""Of a mixture of experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +159,18 @@ def write_table(folder: Path, table: DeviceTable) -> Path:
         "padding": asdict(table.padding),
         "about": dict(table.about),
     }
+    write_timings(path, header, COLUMNS, table.timings)
+    return path
+
+
+def write_timings(path: Path, header: Mapping[str, object], columns: Sequence[str], timings: Iterable[Timing]) -> None:
+    """Write a header and a row for each duration."""
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {json.dumps(header)}\n")
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        for timing in table.timings:
-            rows.writerow((timing.part.value, *(getattr(timing, name) for name in COLUMNS[1:])))
-    return path
+        rows.writerow(columns)
+        for timing in timings:
+            rows.writerow((timing.part.value, *(getattr(timing, name) for name in columns[1:])))
 
 
 def read_table(folder: Path, shape: ModelShape) -> DeviceTable:
@@ -165,21 +180,34 @@ def read_table(folder: Path, shape: ModelShape) -> DeviceTable:
         ValueError: the model was not measured there, or with other sizes, or the file is faulty.
     """
     path = table_path(folder, shape.name)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header = _header(path, file.readline())
-            timings = tuple(_timings(path, csv.DictReader(file, strict=True)))
-    except FileNotFoundError:
-        raise ValueError(f"{path} is not there: {_mend(folder, path.stem)}") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: {error}; measure it again") from error
+    header, timings = read_timings(path, COLUMNS, path.stem)
     measured = ModelShape(**header["model"])
     if differ := _different(measured, shape):
         raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
-    return DeviceTable(shape=measured, padding=_padding(header["padding"]), about=header["about"], timings=timings)
+    return DeviceTable(shape=measured, padding=read_padding(header["padding"]), about=header["about"], timings=timings)
 
 
-def _padding(written: Mapping[str, Any]) -> Padding:
+def read_timings(path: Path, columns: Sequence[str], model: str) -> tuple[dict[str, Any], tuple[Timing, ...]]:
+    """Read header and durations of a file.
+
+    Args:
+        model: what ``profile --model`` measures it with.
+
+    Raises:
+        ValueError: it is not there, or faulty.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header = _header(path, file.readline())
+            return header, tuple(_timings(path, csv.DictReader(file, strict=True), columns))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is not there: {_mend(path, model)}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: {error}; measure it again") from error
+
+
+def read_padding(written: Mapping[str, Any]) -> Padding:
+    """Take a padding out of a header."""
     return Padding(
         decode_seqs=tuple(written["decode_seqs"]),
         prefill_tokens=tuple(written["prefill_tokens"]),
@@ -187,9 +215,9 @@ def _padding(written: Mapping[str, Any]) -> Padding:
     )
 
 
-def _mend(folder: Path, model: str) -> str:
-    there = sorted(path.stem for path in folder.glob("*.csv"))
-    measured = f"measured are {', '.join(there)}" if there else f"nothing was measured in {folder}"
+def _mend(path: Path, model: str) -> str:
+    there = sorted(each.stem for each in path.parent.glob("*.csv"))
+    measured = f"measured are {', '.join(there)}" if there else f"nothing was measured in {path.parent}"
     return f"{measured}; run python -m executor profile --model {model}, or set compute=roofline"
 
 
@@ -206,12 +234,12 @@ def _header(path: Path, line: str) -> dict[str, Any]:
     return header
 
 
-def _timings(path: Path, lines: csv.DictReader[str]) -> Iterable[Timing]:
-    if tuple(lines.fieldnames or ()) != COLUMNS:
-        raise ValueError(f"{path}: the columns are {lines.fieldnames}, not {', '.join(COLUMNS)}; measure it again")
+def _timings(path: Path, lines: csv.DictReader[str], columns: Sequence[str]) -> Iterable[Timing]:
+    if tuple(lines.fieldnames or ()) != tuple(columns):
+        raise ValueError(f"{path}: the columns are {lines.fieldnames}, not {', '.join(columns)}; measure it again")
     for line in lines:
         try:
-            numbers = {name: int(line[name]) for name in COLUMNS[1:]}
+            numbers = {name: int(line[name]) for name in columns[1:]}
             yield Timing(part=Part(line["part"]), **numbers)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}, line {lines.line_num + 1}: {error}; measure it again") from None

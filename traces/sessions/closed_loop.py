@@ -9,9 +9,11 @@ The first turns are listed; every other one follows a finish, of which the engin
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+
+import numpy as np
 
 from policies.types import Arrival, Request
 from traces.formats import Pieces
@@ -158,20 +160,53 @@ class ClosedLoop:
 
 
 def equal_sessions(
-    n_sessions: int, *, n_turns: int, first_tokens: int, added_tokens: int, output_tokens: int, think_ns: int = 0
+    n_sessions: int,
+    *,
+    n_turns: int,
+    first_tokens: int,
+    added_tokens: int,
+    output_tokens: int,
+    think_ns: int = 0,
+    added_spread: float = 0.0,
+    output_spread: float = 0.0,
+    rng: np.random.Generator | None = None,
 ) -> Iterator[Session]:
-    """Make sessions that are all alike and share nothing: the in-house load of VAMP (12 turns; no sizes published)."""
+    """Make sessions that share nothing and end with equally many tokens: VAMP's in-house load (no sizes published).
+
+    Args:
+        first_tokens, added_tokens, output_tokens: of the first prompt; what each later turn adds, and of an answer, on
+            average.
+        added_spread, output_spread: each addition and answer is up to so much larger or smaller, as a share; evenly
+            spread. 0: all alike.
+        rng: draws them; needed where something is spread.
+    """
     if min(n_turns, first_tokens, output_tokens) < 1 or min(n_sessions, added_tokens, think_ns) < 0:
         raise ValueError("equal sessions need turns, a prompt and answers of at least one token")
-    turns = tuple(
-        Turn(
-            n_prompt_tokens=first_tokens + number * (output_tokens + added_tokens),
-            n_new_tokens=added_tokens if number else first_tokens,
-            n_output_tokens=output_tokens,
+    for number in range(n_sessions):
+        added = [first_tokens, *spread_out(added_tokens, n_turns - 1, added_spread, rng)]
+        outputs = [max(1, n) for n in spread_out(output_tokens, n_turns, output_spread, rng)]
+        yield Session(name=f"s{number}", start_ns=None, turns=tuple(_continued(added, outputs, think_ns)))
+
+
+def spread_out(mean: int, n: int, spread: float, rng: np.random.Generator | None) -> list[int]:
+    """``n`` numbers that sum to ``n * mean``, each up to the share ``spread`` from the mean before they are scaled."""
+    if not spread or not n:
+        return [mean] * n
+    if rng is None:
+        raise ValueError("sizes that are spread out need a random generator")
+    sums = np.cumsum(rng.uniform(1 - spread, 1 + spread, n))
+    bounds = np.rint(sums / sums[-1] * mean * n).astype(np.int64)
+    return [int(size) for size in np.diff(bounds, prepend=0)]
+
+
+def _continued(added: Sequence[int], outputs: Sequence[int], think_ns: int) -> Iterator[Turn]:
+    n_context = 0
+    for number, (n_new, n_output) in enumerate(zip(added, outputs, strict=True)):
+        yield Turn(
+            n_prompt_tokens=n_context + n_new,
+            n_new_tokens=n_new,
+            n_output_tokens=n_output,
             keeps="all" if number else "nothing",
             think_ns=think_ns if number else 0,
         )
-        for number in range(n_turns)
-    )
-    for number in range(n_sessions):
-        yield Session(name=f"s{number}", start_ns=None, turns=turns)
+        n_context += n_new + n_output

@@ -1,4 +1,4 @@
-"""``sessions.csv``, ``turns.csv`` and ``bins.csv``: what tells runs of sessions apart, and their figures by name."""
+"""``sessions.csv``, ``turns.csv``, ``progress.csv``, ``bins.csv``: figures of sessions, and what tells runs apart."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from traces.results.folder import RunInfo, RunTables, read_run
-from traces.sessions.metrics import Figures, by_time, by_turn, figures_of
+from traces.sessions.metrics import Figures, by_progress, by_time, by_turn, figures_of
 from traces.sessions.turns import Turns, sessions_of, turns_of
 
 
 def write_session_tables(folders: Sequence[Path], folder: Path) -> list[Path]:
-    """Write one row a run, one a run and turn, one a run and half hour; nothing if no run served sessions.
+    """Write a row a run, and for each run one a turn, 128 turns and half hour; nothing if no run served sessions.
 
     Args:
         folders: of the runs.
@@ -29,6 +29,7 @@ def write_session_tables(folders: Sequence[Path], folder: Path) -> list[Path]:
     tables: dict[str, Callable[[RunTables, Turns], Iterable[Figures]]] = {
         "sessions.csv": lambda run, turns: [figures_of(run, turns)],
         "turns.csv": lambda _, turns: by_turn(turns),
+        "progress.csv": lambda _, turns: by_progress(turns),
         "bins.csv": by_time,
     }
     varied = list(dict.fromkeys(key for run, _ in runs for key in run.info.grid))

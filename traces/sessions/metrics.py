@@ -4,6 +4,8 @@
   the first time that a turn is scheduled, as vLLM counts it.
 - Turns/s is over the measured window, and so are preemptions where it says so (a preemption counts where its turn
   finished). TPOT is the mean over all finished turns but those that ``without_first_turn`` leaves out.
+- Where sessions have a window, tokens/s and the share of recorded turns are of what is done when it closes; the tokens
+  of an answer under way then come evenly from the first to the last.
 - Use of the KV cache is weighted by time. Requests wait from their arrival until they are first scheduled.
 - Decisions are the answers to evictions that took effect.
 """
@@ -62,6 +64,21 @@ def by_turn(turns: Turns) -> Iterator[Figures]:
             yield {"turn": number, "n_turns": len(of), "ttft_p50_s": p50, "ttft_p90_s": p90}
 
 
+def by_progress(turns: Turns) -> Iterator[Figures]:
+    """TTFT of turns in the order of their first tokens until figures end, as many at a time as warm the server up.
+
+    The first bin is the warm-up, which figures leave out (figure 7: "after the first").
+    """
+    _, end_ns = turns.window_ns()
+    spoke_ns = turns.columns["first_token_ns"]
+    order = np.argsort(spoke_ns, kind="stable")
+    order = order[spoke_ns[order] < end_ns]
+    ttft_ns, width = (spoke_ns - turns.columns["arrival_ns"])[order], turns.settings.warm_up_turns
+    for number, begin in enumerate(range(0, len(order), width)):
+        of = ttft_ns[begin : begin + width]
+        yield {"bin": number, "n_turns": len(of), "ttft_p90_s": quantiles(of, None, (900,))[0] / NS_PER_S}
+
+
 def by_time(run: RunTables, turns: Turns) -> Iterator[Figures]:
     """What happened in each half hour."""
     _, end_ns = turns.window_ns()
@@ -78,23 +95,36 @@ def _latencies(turns: Turns) -> Figures:
     ttft_s = _spread("ttft", of["first_token_ns"] - of["arrival_ns"], NS_PER_S, "s")
     spoke = gaps_ns["n_output_tokens"] > 1
     n_done, span_s = int(in_window.sum()), (end_ns - begin_ns) / NS_PER_S
-    n_prompt, makespan_s = int(of["n_prompt_tokens"].sum()), int(finish_ns.max(initial=0)) / NS_PER_S
+    n_prompt = int(of["n_prompt_tokens"].sum())
+    n_by_then = int((finish_ns < end_ns).sum()) if turns.settings.window_s else len(finish_ns)
     return {
         "n_turns": len(finish_ns),
         "n_measured_turns": int(is_measured.sum()),
-        "recorded_turns_percent": None if not turns.n_recorded else 100 * len(finish_ns) / turns.n_recorded,
+        "recorded_turns_percent": None if not turns.n_recorded else 100 * n_by_then / turns.n_recorded,
         "window_s": span_s,
         **ttft_s,
         "queue_mean_s": _mean((of["scheduled_ns"] - of["arrival_ns"]) / NS_PER_S),
         "tpot_mean_ms": _mean(gaps_ns["mean_gap_ns"][spoke] / MS),
         "turns_per_s": n_done / span_s if span_s else None,
-        "output_tokens_per_s": int(turns.columns["n_output_tokens"].sum()) / makespan_s if makespan_s else None,
+        "output_tokens_per_s": _output_tokens_per_s(turns),
         "hit_percent": 100 * int(of["n_first_hit_tokens"].sum()) / n_prompt if n_prompt else None,
         "preemptions": int(preempted.sum()),
         "window_preemptions": int(preempted[in_window].sum()),
         "preemptions_per_1k_turns": 1000 * int(preempted[in_window].sum()) / n_done if n_done else None,
         "prompt_mean_tokens": _mean(of["n_prompt_tokens"]),
     }
+
+
+def _output_tokens_per_s(turns: Turns) -> float | None:
+    """Of the whole window if there is one, else until the last answer ends."""
+    columns, window_s = turns.columns, turns.settings.window_s
+    first_ns, finish_ns, n_tokens = (columns[name] for name in ("first_token_ns", "finish_ns", "n_output_tokens"))
+    if window_s is None:
+        makespan_s = int(finish_ns.max(initial=0)) / NS_PER_S
+        return int(n_tokens.sum()) / makespan_s if makespan_s else None
+    end_ns = window_s * NS_PER_S
+    share = np.clip((end_ns - first_ns) / np.maximum(finish_ns - first_ns, 1), 0, 1)
+    return float(np.where(first_ns <= end_ns, 1 + (n_tokens - 1) * share, 0).sum()) / window_s
 
 
 def _last_bin(run: RunTables, turns: Turns) -> Figures:

@@ -21,7 +21,7 @@ SIZES = ("n_turns", "first_tokens", "added_tokens", "output_tokens", "think_s")
 SCALES = ("first_scale", "added_scale", "output_scale", "think_scale")
 
 USES = {
-    "equal": (*SIZES, "start_within_s"),
+    "equal": (*SIZES, "added_spread", "output_spread", "drawn_by", "start_within_s"),
     "fit": ("start_within_s", "fit", "drawn_by", "least_turns", "most_turns", "total_turns", *SCALES),
     "file": ("path",),
 }
@@ -46,10 +46,11 @@ class SessionSettings:
         declared_tokens: see ``ClosedLoop``.
         measured: which turns figures are of: ``all``; ``without_first_turn``; ``replay``: those with a first token
             from the ``warm_up_turns``-th finish to the first end of a session after all have been started (VAMP VI-A).
-        n_turns, first_tokens, added_tokens, output_tokens, think_s: of ``equal``: see ``equal_sessions``.
+        n_turns, first_tokens, added_tokens, output_tokens, think_s, added_spread, output_spread: of ``equal``: see
+            ``equal_sessions``.
         fit: of ``fit``: a name in ``traces/fits/sessions.json``.
-        drawn_by: of ``fit``: the seed of the sessions whatever the run's own is, as if they were one recorded trace;
-            ``None``: the run's.
+        drawn_by: of ``equal`` and ``fit``: the seed of the sessions whatever the run's own is, as if they were one
+            recorded trace; ``None``: the run's.
         least_turns, most_turns: of ``fit``: turns are as likely to be any number in between, instead of the fit's own.
         total_turns: these are moved by one here and there until they sum to this.
         first_scale, added_scale, output_scale, think_scale: of ``fit``: so many times the tokens of the first prompt,
@@ -73,6 +74,8 @@ class SessionSettings:
     added_tokens: int | None = None
     output_tokens: int | None = None
     think_s: float | None = None
+    added_spread: float = 0.0
+    output_spread: float = 0.0
     fit: str | None = None
     drawn_by: int | None = None
     least_turns: int | None = None
@@ -95,6 +98,9 @@ class SessionSettings:
             require_positive(f"sessions.{name}", getattr(self, name), "s")
         for name in SCALES:
             require_positive(f"sessions.{name}", getattr(self, name), "times")
+        for name in ("added_spread", "output_spread"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"sessions.{name}={getattr(self, name)} is outside [0, 1]")
         needed = {"equal": SIZES, "fit": ("fit",), "file": ("path",)}[self.kind]
         for name in needed:
             if getattr(self, name) is None:
@@ -128,10 +134,9 @@ class SessionSettings:
                 assert self.path is not None
                 return islice(read_sessions(Path(self.path)), self.n_sessions)
             case "fit":
-                drawn_by = seed if self.drawn_by is None else self.drawn_by
-                return self._starting(islice(self._drawn(random_stream(drawn_by, "lengths")), self.n_sessions))
+                return self._starting(islice(self._drawn(self._stream(seed)), self.n_sessions))
             case _:
-                return self._starting(self._equal())
+                return self._starting(self._equal(self._stream(seed)))
 
     def play(self, seed: int, max_context_tokens: int) -> ClosedLoop:
         """Begin the loop."""
@@ -150,7 +155,10 @@ class SessionSettings:
         every_ns = round(self.start_within_s * NS_PER_S) // self.n_sessions
         return (replace(session, start_ns=number * every_ns) for number, session in enumerate(sessions))
 
-    def _equal(self) -> Iterator[Session]:
+    def _stream(self, seed: int) -> np.random.Generator:
+        return random_stream(seed if self.drawn_by is None else self.drawn_by, "lengths")
+
+    def _equal(self, rng: np.random.Generator) -> Iterator[Session]:
         sizes = self.n_turns, self.first_tokens, self.added_tokens, self.output_tokens, self.think_s
         n_turns, first, added, output, think_s = (value or 0 for value in sizes)
         return equal_sessions(
@@ -160,6 +168,9 @@ class SessionSettings:
             added_tokens=int(added),
             output_tokens=int(output),
             think_ns=round(think_s * NS_PER_S),
+            added_spread=self.added_spread,
+            output_spread=self.output_spread,
+            rng=rng,
         )
 
     def _drawn(self, rng: np.random.Generator) -> Iterator[Session]:
