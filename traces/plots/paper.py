@@ -90,7 +90,11 @@ def _draw_bars(ax: Axes, panel: Bars, systems: Mapping[str, Line]) -> None:
     for nth, (name, values) in enumerate(panel.values.items()):
         at = np.arange(len(values)) + (nth - (len(panel.values) - 1) / 2) * width
         ax.bar(at, values, width, color=systems[name].colour)
-    ax.set_xticks(range(len(panel.groups)), panel.groups, rotation=90 if len(panel.groups) > MOST_UPRIGHT else 0)
+    if len(panel.groups) > MOST_UPRIGHT:
+        names = [name.replace("\n", " ") for name in panel.groups]
+        ax.set_xticks(range(len(names)), names, rotation=90, fontsize=6)
+    else:
+        ax.set_xticks(range(len(panel.groups)), panel.groups)
     ax.grid(visible=False, axis="x")
     if panel.log and any(value > 0 for values in panel.values.values() for value in values):  # none finished: no value
         ax.set_yscale("log")
