@@ -32,7 +32,6 @@ import yaml
 from conf.cli import Refused
 from conf.hardware_file import hardware_yaml
 from conf.profile_checks import Check, checks
-from conf.profile_experts import write_experts
 from executor.devices import World, describe, open_driver, open_peer
 from executor.memory.masters import Tier
 from executor.profiling.grid import QUICK, QUICK_EXPERTS, WHOLE, WHOLE_EXPERTS
@@ -41,7 +40,7 @@ from executor.vmm.driver import Driver, DriverError
 from policies.moe import MoeShape
 from policies.types import MIB, HardwareProfile, LinkProfile, ModelShape
 from traces.measured.device_tables import DeviceTable, write_table
-from traces.measured.expert_tables import described
+from traces.measured.expert_tables import ExpertTimings, described, write_expert_table
 from traces.results.folder import write_json
 from traces.results.provenance import commit, versions
 
@@ -172,7 +171,7 @@ def _write(
     }
     folder = out / "tables" / hardware.name
     folder.mkdir(parents=True, exist_ok=True)
-    written = write_experts(folder, experts, about)
+    written = [write_expert_table(folder, _expert_table(each, about)) for each in experts]
     found = list[Check]()
     if measured is not None:
         paths, found = _write_dense(folder, out / "hardware" / f"{hardware.name}.yaml", hardware, measured, about)
@@ -208,6 +207,16 @@ def _write_dense(
     }
     write_json(folder / "profile.json", document)
     return [*written, path, folder / "profile.json"], found
+
+
+def _expert_table(measured: ExpertProfile, about: dict[str, str]) -> ExpertTimings:
+    return ExpertTimings(
+        shape=measured.shape,
+        n_ranks=measured.n_ranks,
+        padding=measured.padding,
+        about=about,
+        timings=tuple(measured.timings),
+    )
 
 
 def _command(given: Namespace) -> str:

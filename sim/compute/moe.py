@@ -151,7 +151,8 @@ class MoeRoofline:
         mixer_ns = self._dense_ns(work.n_tokens, has_delta)
         mixer_ns += self._delta_ns(work) if has_delta else self._attention_ns(work)
         gate_up_ns, down_ns = self._mlp_ns(work.n_tokens) if is_dense else self._experts_ns(work.n_tokens)
-        return LayerTimes(round(mixer_ns), gate_up_ns, down_ns, self._reduce_ns(work.n_tokens))
+        reduce_ns = self._ranks.sum_ns(work.n_tokens, self._shape.hidden)
+        return LayerTimes(round(mixer_ns), gate_up_ns, down_ns, reduce_ns)
 
     def _without_attention_ns(self, n_tokens: int, has_delta: bool) -> float:
         """Projections, small kernels, router and shared experts of a layer: what depends on tokens alone."""
@@ -210,9 +211,6 @@ class MoeRoofline:
     def _mlp_ns(self, n_tokens: int) -> tuple[int, int]:
         weights = self._shape.dense_params // self._ranks.n_ranks
         return round(self._gemm_ns(weights * 2 // 3, n_tokens)), round(self._gemm_ns(weights // 3, n_tokens))
-
-    def _reduce_ns(self, n_tokens: int) -> int:
-        return self._ranks.sum_ns(n_tokens, self._shape.hidden)
 
 
 def _kinds(shape: MoeShape) -> list[tuple[bool, bool]]:

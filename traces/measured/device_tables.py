@@ -18,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from policies.moe import MoeShape
 from policies.types import ModelShape
 
 SCHEMA_VERSION = 2
@@ -128,14 +129,13 @@ EXPERT_COLUMNS = (*COLUMNS, "n_experts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTable:
+class Timings:
     """All durations of one model on one device.
 
     Attributes:
         about: where they come from: device, driver, date, commit, versions, command.
     """
 
-    shape: ModelShape
     padding: Padding
     about: Mapping[str, str]
     timings: Sequence[Timing]
@@ -143,6 +143,13 @@ class DeviceTable:
     def of(self, part: Part) -> list[Timing]:
         """Pick the durations of one part."""
         return [timing for timing in self.timings if timing.part is part]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTable(Timings):
+    """Those of a dense model."""
+
+    shape: ModelShape
 
 
 def table_path(folder: Path, model: str) -> Path:
@@ -182,7 +189,7 @@ def read_table(folder: Path, shape: ModelShape) -> DeviceTable:
     path = table_path(folder, shape.name)
     header, timings = read_timings(path, COLUMNS, path.stem)
     measured = ModelShape(**header["model"])
-    if differ := _different(measured, shape):
+    if differ := differences(measured, shape, NOT_COMPUTED_WITH):
         raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
     return DeviceTable(shape=measured, padding=read_padding(header["padding"]), about=header["about"], timings=timings)
 
@@ -245,8 +252,8 @@ def _timings(path: Path, lines: csv.DictReader[str], columns: Sequence[str]) -> 
             raise ValueError(f"{path}, line {lines.line_num + 1}: {error}; measure it again") from None
 
 
-def _different(measured: ModelShape, wanted: ModelShape) -> str:
-    """Name the sizes in which two models differ and that a duration depends on."""
-    names = [field.name for field in fields(ModelShape) if field.name not in NOT_COMPUTED_WITH]
+def differences(measured: ModelShape | MoeShape, wanted: ModelShape | MoeShape, but: frozenset[str]) -> str:
+    """Name the sizes in which two models of one kind differ, but for some on which no duration depends."""
+    names = [field.name for field in fields(measured) if field.name not in but]
     pairs = {name: (getattr(measured, name), getattr(wanted, name)) for name in names}
     return ", ".join(f"{name} {was} there, {now} here" for name, (was, now) in pairs.items() if was != now)

@@ -8,8 +8,8 @@ Its first line describes model and ranks, its rows have one column more, the exp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from policies.moe import DeltaNet, MoeShape
 from traces.measured.device_tables import (
     EXPERT_COLUMNS,
     SCHEMA_VERSION,
-    Padding,
-    Part,
-    Timing,
+    Timings,
+    differences,
     read_padding,
     read_timings,
     table_path,
@@ -31,23 +30,15 @@ NOT_COMPUTED_WITH = frozenset({"name", "n_layers", "total_params", "max_context_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertTimings:
-    """All durations of one model on one device.
+class ExpertTimings(Timings):
+    """All durations of one mixture of experts on one device.
 
     Attributes:
         n_ranks: it is divided among so many, of which one was measured, without the sums over all.
-        padding, about: see ``DeviceTable``.
     """
 
     shape: MoeShape
     n_ranks: int
-    padding: Padding
-    about: Mapping[str, str]
-    timings: Sequence[Timing]
-
-    def of(self, part: Part) -> list[Timing]:
-        """Pick the durations of one part."""
-        return [timing for timing in self.timings if timing.part is part]
 
 
 def expert_table_path(folder: Path, model: str, n_ranks: int) -> Path:
@@ -80,7 +71,7 @@ def read_expert_table(folder: Path, shape: MoeShape, n_ranks: int) -> ExpertTimi
     named = table_path(folder, shape.name).stem
     header, timings = read_timings(path, EXPERT_COLUMNS, named if n_ranks == 1 else f"{named} --ranks {n_ranks}")
     measured = described(header["experts"])
-    if differ := _different(measured, shape):
+    if differ := differences(measured, shape, NOT_COMPUTED_WITH):
         raise ValueError(f"{path} is of another {shape.name}: {differ}; measure it again")
     if header["n_ranks"] != n_ranks:
         raise ValueError(f"{path} is of {header['n_ranks']} ranks, not of {n_ranks}; measure it again")
@@ -98,10 +89,3 @@ def described(written: Mapping[str, Any]) -> MoeShape:
     numbers, delta = dict(written), written.get("delta_net")
     numbers["delta_net"] = None if delta is None else DeltaNet(**delta)
     return MoeShape(**numbers)
-
-
-def _different(measured: MoeShape, wanted: MoeShape) -> str:
-    """Name the sizes in which two models differ and that a duration depends on."""
-    names = [field.name for field in fields(MoeShape) if field.name not in NOT_COMPUTED_WITH]
-    pairs = {name: (getattr(measured, name), getattr(wanted, name)) for name in names}
-    return ", ".join(f"{name} {was} there, {now} here" for name, (was, now) in pairs.items() if was != now)
