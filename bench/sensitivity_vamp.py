@@ -3,7 +3,7 @@
     python -m bench.sensitivity_vamp --out docs/claims
 
 Loads, lengths and times that the paper does not publish (see conf/sessions) are given other values, for all systems
-alike, and the claims of the experiments that they concern are scored again, one seed each. Writes
+alike, a few of them together, and the claims of the experiments that they concern are scored again, one seed each. Writes
 ``vamp_sensitivity.csv``; runs that are there are not done again.
 """
 
@@ -119,7 +119,22 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
     (TWO_H100, _in_house(H100, (62_900, 790, 200), (6_000, 6_072, 100))),
     (TWO_H100, (Assumption(kind="all-reduce over the host", text="9.45 GB/s", overrides=(SLOW_REDUCE,)),)),
     (FOUR_H200, _in_house(H200, (215_900, 3_227, 300), (27_000, 20_618, 100))),
-    (FOUR_H200, (Assumption(kind="last context", text="250,000 tokens", overrides=_sized(H200, 27_000, 19_945, 300)),)),
+    (
+        FOUR_H200,
+        (
+            Assumption(kind="last context", text="250,000 tokens", overrides=_sized(H200, 27_000, 19_945, 300)),
+            Assumption(
+                kind="turns",
+                text="all alike; no thinking, answers of 100 tokens",
+                overrides=(*_spread(H200, 0, 0), f"{H200}.think_s=0", *_sized(H200, 20_000, 21_163, 100)),
+            ),
+            Assumption(
+                kind="turns",
+                text="answers of 200 tokens that differ by 70 %, 34,000 tokens first, 254,000 at the end",
+                overrides=(*_spread(H200, 0, 0.7), *_sized(H200, 34_000, 19_781, 200)),
+            ),
+        ),
+    ),
     (
         REPLAY,
         (
@@ -180,7 +195,7 @@ def rows(of: tuple[Load, Assumption], scored: Sequence[Scored]) -> Iterator[tupl
     """A row for each claim."""
     _, assumption = of
     for each in scored:
-        error = "" if each.error is None else f"{each.error:.2f}"
+        error = "" if each.error is None else f"{each.error:.4f}"
         direction = "" if each.is_right is None else ("right" if each.is_right else "wrong")
         ours = (found(each), error, direction)
         yield each.entry.id, each.entry.text, said(each.entry), assumption.kind, assumption.text, *ours

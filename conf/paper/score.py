@@ -9,7 +9,7 @@
 - The verdict is ``right`` if the direction is, under the common assumptions. If it is not: ``refuted`` if ours is near
   the paper's number under none of the assumptions that were swept, ``open`` if it is under some: then what the paper
   does not say decides. Which of the two the catalogue says, and the sweep's file is its evidence
-  (``tests/paper/test_evidence.py``).
+  (``tests/paper/test_evidence.py``). A slip of the paper's own arithmetic is ``refuted`` whatever the direction.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from bench.sensitivity import is_inside
 from conf.paper.catalog import Entry, read_catalog
-from conf.paper.score import is_near
+from conf.paper.score import WITHIN, is_near
 
 ROOT = Path(__file__).parents[2]
 SWEEP = "docs/claims/sensitivity.csv"
@@ -64,3 +64,18 @@ def test_a_change_below_ten_percent_is_inside_by_five_points() -> None:
     assert is_inside(0.079, [0.01, 0.03])
     assert not is_inside(0.0, [0.051, 0.2])
     assert not is_inside(-0.58, [-0.57, -0.4])
+
+
+VAMP_SWEEP = "docs/claims/vamp_sensitivity.csv"
+VAMP_JUDGED = [
+    entry
+    for entry in read_catalog("vamp")
+    if VAMP_SWEEP in {each.evidence for each in (entry.refuted, entry.open) if each is not None}
+]
+
+
+@pytest.mark.parametrize("entry", VAMP_JUDGED, ids=lambda entry: entry.id)
+def test_the_same_holds_of_vamps_claims(entry: Entry) -> None:
+    swept_errors = [float(row["error"] or "inf") for row in rows(VAMP_SWEEP) if row["claim"] == entry.id]
+    assert len(swept_errors) > 1
+    assert (entry.refuted is None) == (entry.open is not None) == (min(swept_errors) <= WITHIN)
