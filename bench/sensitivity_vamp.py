@@ -3,7 +3,7 @@
     python -m bench.sensitivity_vamp --out docs/claims
 
 Loads, lengths and times that the paper does not publish (see conf/sessions) are given other values, for all systems
-alike, a few of them together, and the claims of the experiments that they concern are scored again, one seed each. Writes
+alike, a few of them together, and the claims that they concern are scored again, one seed each. Writes
 ``vamp_sensitivity.csv``; runs that are there are not done again.
 """
 
