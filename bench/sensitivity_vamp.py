@@ -157,7 +157,10 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
         SIX_HOURS,
         (
             AS_IT_IS,
+            Assumption(kind="answers", text="twice the fit's", overrides=(f"{CLOSED}.output_scale=2",)),
+            Assumption(kind="answers", text="3 times the fit's", overrides=(f"{CLOSED}.output_scale=3",)),
             Assumption(kind="answers", text="10 times the fit's", overrides=(f"{CLOSED}.output_scale=10",)),
+            Assumption(kind="thinking", text="25 times the fit's", overrides=(f"{CLOSED}.think_scale=25",)),
             Assumption(kind="thinking", text="30 times the fit's", overrides=(f"{CLOSED}.think_scale=30",)),
             Assumption(
                 kind="what turns add",
