@@ -11,8 +11,11 @@ from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from conf.build import Experiment, build
+from conf.mistakes import one_line
 from conf.paper.score import Told
 
 
@@ -20,13 +23,16 @@ def composed(name: str, overrides: Sequence[str] = ()) -> Experiment:
     """Compose an experiment of ``conf/experiment`` and check its runs.
 
     Raises:
-        ValueError: it is faulty.
+        ValueError: it, or a change of it, is faulty.
     """
     import_module("conf.app")  # stores the schema
     GlobalHydra.instance().clear()
-    with initialize_config_module(version_base="1.3", config_module="conf"):
-        cfg: Any = compose("config", overrides=[f"+experiment={name}", "output.folder=''", *overrides])
-        return build(cfg)
+    try:
+        with initialize_config_module(version_base="1.3", config_module="conf"):
+            cfg: Any = compose("config", overrides=[f"+experiment={name}", "output.folder=''", *overrides])
+            return build(cfg)
+    except (HydraException, OmegaConfBaseException) as mistake:
+        raise ValueError(one_line(mistake)) from None
 
 
 def collect(name: str, root: Path, overrides: Sequence[str] = ()) -> Told:
