@@ -117,6 +117,12 @@ def _spread(name: str, added: float, answers: float, *, drawn_by: int = 0) -> tu
     return f"++{name}.added_spread={added}", f"++{name}.output_spread={answers}", f"++{name}.drawn_by={drawn_by}"
 
 
+LONG_ANSWERS = (
+    *_spread(H200, 0.4, 0.5),
+    *_sized(H200, 27_000, 20_400, 300),
+    f"{H200}.think_s=3",
+    f"{H200}.start_within_s=null",
+)
 ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
     (TWO_H100, _in_house(H100, (62_900, 790, 200), (6_000, 6_072, 100))),
     (TWO_H100, (Assumption(kind="all-reduce over the host", text="9.45 GB/s", overrides=(SLOW_REDUCE,)),)),
@@ -133,12 +139,12 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
             Assumption(
                 kind="turns",
                 text="27,000 tokens first, answers of 300, 3 s of thinking, no delayed starts",
-                overrides=(
-                    *_spread(H200, 0.4, 0.5),
-                    *_sized(H200, 27_000, 20_400, 300),
-                    f"{H200}.think_s=3",
-                    f"{H200}.start_within_s=null",
-                ),
+                overrides=LONG_ANSWERS,
+            ),
+            Assumption(
+                kind="declared output",
+                text="1024 tokens; 27,000 tokens first, answers of 300",
+                overrides=(*LONG_ANSWERS, f"{H200}.declared_tokens=1024"),
             ),
         ),
     ),
