@@ -155,6 +155,7 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
             Assumption(kind="first prompt", text="as fitted", overrides=(f"{SWE}.first_scale=1",)),
             Assumption(kind="what turns add", text="as fitted", overrides=(f"{SWE}.added_scale=1",)),
             Assumption(kind="what turns add", text="1.7 times the fit's", overrides=(f"{SWE}.added_scale=1.7",)),
+            Assumption(kind="answers", text="as fitted", overrides=(f"{SWE}.output_scale=1",)),
             Assumption(kind="answers", text="3 times the fit's", overrides=(f"{SWE}.output_scale=3",)),
             Assumption(kind="thinking", text="as fitted", overrides=(f"{SWE}.think_scale=1",)),
             Assumption(kind="thinking", text="30 times the fit's", overrides=(f"{SWE}.think_scale=30",)),
@@ -170,11 +171,10 @@ ASSUMPTIONS: tuple[tuple[Load, tuple[Assumption, ...]], ...] = (
         SIX_HOURS,
         (
             AS_IT_IS,
-            Assumption(kind="answers", text="1.5 times the fit's", overrides=(f"{CLOSED}.output_scale=1.5",)),
+            Assumption(kind="answers", text="as fitted", overrides=(f"{CLOSED}.output_scale=1",)),
             Assumption(kind="answers", text="twice the fit's", overrides=(f"{CLOSED}.output_scale=2",)),
-            Assumption(kind="answers", text="3 times the fit's", overrides=(f"{CLOSED}.output_scale=3",)),
             Assumption(kind="answers", text="10 times the fit's", overrides=(f"{CLOSED}.output_scale=10",)),
-            Assumption(kind="thinking", text="25 times the fit's", overrides=(f"{CLOSED}.think_scale=25",)),
+            Assumption(kind="thinking", text="6 times the fit's", overrides=(f"{CLOSED}.think_scale=6",)),
             Assumption(kind="thinking", text="30 times the fit's", overrides=(f"{CLOSED}.think_scale=30",)),
             Assumption(
                 kind="what turns add",
