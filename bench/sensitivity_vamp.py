@@ -243,8 +243,7 @@ def _of_others(path: Path, claims: Container[str]) -> list[tuple[str, ...]]:
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        _, *earlier = csv.reader(file)
-    return [tuple(row) for row in earlier if row[0] not in claims]
+        return [tuple(row) for row in list(csv.reader(file))[1:] if row[0] not in claims]
 
 
 if __name__ == "__main__":

@@ -28,11 +28,16 @@ def is_reached(entry: Entry) -> bool:
     return any(is_near(ours, entry.changes[0]) for ours in swept(entry.id))
 
 
-JUDGED = [
-    entry
-    for entry in read_catalog("mirage")
-    if SWEEP in {each.evidence for each in (entry.refuted, entry.open) if each is not None}
-]
+def judged(paper: str, sweep: str) -> list[Entry]:
+    """The claims whose verdict rests on a sweep."""
+    return [
+        entry
+        for entry in read_catalog(paper)
+        if sweep in {each.evidence for each in (entry.refuted, entry.open) if each is not None}
+    ]
+
+
+JUDGED = judged("mirage", SWEEP)
 
 
 @pytest.mark.parametrize("entry", JUDGED, ids=lambda entry: entry.id)
@@ -67,11 +72,7 @@ def test_a_change_below_ten_percent_is_inside_by_five_points() -> None:
 
 
 VAMP_SWEEP = "docs/claims/vamp_sensitivity.csv"
-VAMP_JUDGED = [
-    entry
-    for entry in read_catalog("vamp")
-    if VAMP_SWEEP in {each.evidence for each in (entry.refuted, entry.open) if each is not None}
-]
+VAMP_JUDGED = judged("vamp", VAMP_SWEEP)
 
 
 @pytest.mark.parametrize("entry", VAMP_JUDGED, ids=lambda entry: entry.id)
@@ -79,3 +80,10 @@ def test_the_same_holds_of_vamps_claims(entry: Entry) -> None:
     swept_errors = [float(row["error"] or "inf") for row in rows(VAMP_SWEEP) if row["claim"] == entry.id]
     assert len(swept_errors) > 1
     assert (entry.refuted is None) == (entry.open is not None) == (min(swept_errors) <= WITHIN)
+
+
+def test_no_direction_of_vamps_committed_table_is_wrong_without_a_verdict() -> None:
+    judgements = {entry.id for entry in read_catalog("vamp") if entry.refuted is not None or entry.open is not None}
+    table = rows("docs/claims/vamp.csv")
+    assert {row["id"] for row in table if row["direction"] == "wrong"} == judgements
+    assert not [row["id"] for row in table if row["verdict"] == "wrong"]
